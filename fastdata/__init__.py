@@ -1,0 +1,51 @@
+"""Feed YOLO training: convert a detection dataset once, then never wait for data again.
+
+Importing this package loads NumPy and nothing heavier; each public name is loaded at its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastdata.catalog import Catalog as Catalog
+    from fastdata.convert import convert as convert
+    from fastdata.errors import DataError as DataError
+    from fastdata.errors import FastdataError as FastdataError
+    from fastdata.errors import MissingExtra as MissingExtra
+    from fastdata.errors import StoreError as StoreError
+    from fastdata.errors import UsageError as UsageError
+    from fastdata.store.create import create as create
+    from fastdata.store.read import Store as Store
+    from fastdata.store.read import open_store as open_store
+    from fastdata.verify import verify as verify
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Catalog": "fastdata.catalog",
+    "DataError": "fastdata.errors",
+    "FastdataError": "fastdata.errors",
+    "MissingExtra": "fastdata.errors",
+    "Store": "fastdata.store.read",
+    "StoreError": "fastdata.errors",
+    "UsageError": "fastdata.errors",
+    "convert": "fastdata.convert",
+    "create": "fastdata.store.create",
+    "open_store": "fastdata.store.read",
+    "verify": "fastdata.verify",
+}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fastdata' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
