@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastdata.catalog import Catalog as Catalog
-    from fastdata.convert import convert as convert
+    from fastdata.conversion.run import convert as convert
     from fastdata.errors import DataError as DataError
     from fastdata.errors import FastdataError as FastdataError
     from fastdata.errors import MissingExtra as MissingExtra
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastdata.store.create import create as create
     from fastdata.store.read import Store as Store
     from fastdata.store.read import open_store as open_store
-    from fastdata.verify import verify as verify
+    from fastdata.verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -30,10 +30,10 @@ _HOME = {
     "Store": "fastdata.store.read",
     "StoreError": "fastdata.errors",
     "UsageError": "fastdata.errors",
-    "convert": "fastdata.convert",
+    "convert": "fastdata.conversion.run",
     "create": "fastdata.store.create",
     "open_store": "fastdata.store.read",
-    "verify": "fastdata.verify",
+    "verify": "fastdata.verification",
 }
 
 __all__ = sorted([*_HOME, "__version__"])

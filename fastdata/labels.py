@@ -1,0 +1,139 @@
+"""The labels of one image: as published (:class:`Rows`) and as stored (:class:`Instances`).
+
+A reader fills :class:`Rows` with what the dataset says, in the dataset's own unit, dropping only rows that it cannot read.
+``settle`` turns them into :class:`Instances`, the one place where the rules on geometry are applied (clip, drop, keep).
+
+Ragged outlines are flat arrays with offsets: instance i owns parts ``part_offsets[i]:part_offsets[i + 1]``, part p owns points
+``point_offsets[p]:point_offsets[p + 1]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+BOX, POLYGON, OBB, MASK = range(4)
+"""Kinds of an instance. POLYGON: the union of its parts. MASK: pixel-edge rings, filled even-odd, so that holes stay holes.
+OBB: one part of four corners, which may lie outside the picture (the angle must survive)."""
+
+KIND_NAMES = ("box", "polygon", "obb", "mask")
+
+CROWD, DIFFICULT, TRUNCATED = 1, 2, 4
+"""Bits of ``flags``. CROWD is left out of training by default; DIFFICULT and TRUNCATED are Pascal VOC's."""
+
+
+def _check(name: str, array: npt.NDArray[np.generic], shape: tuple[int | None, ...]) -> None:
+    want = " x ".join("n" if s is None else str(s) for s in shape)
+    if array.ndim != len(shape) or any(s is not None and s != a for s, a in zip(shape, array.shape, strict=False)):
+        raise ValueError(f"{name} must be of shape ({want}), got {array.shape}")
+
+
+@dataclass(slots=True)
+class Rows:
+    """n label rows of one image as published; nothing is clipped yet."""
+
+    unit: Literal["norm", "px"]
+    """Whether coordinates are fractions of the picture or pixels of it."""
+    file: str
+    """The label file relative to the dataset's root, for reports."""
+    place: Literal["line", "annotation_id", "object"]
+    """What ``where`` counts."""
+    cls: npt.NDArray[np.int32]
+    """(n,) class index, already in range."""
+    xyxy: npt.NDArray[np.float64]
+    """(n, 4) corners. x1 < x0 says that the dataset gave a negative size. Ignored for POLYGON rows of YOLO and OBB rows, whose box
+    is ``has_box = False`` and follows from the points."""
+    has_box: npt.NDArray[np.bool_]
+    """(n,) whether the dataset gives the box itself (else it is the bounds of the points)."""
+    kind: npt.NDArray[np.uint8]
+    """(n,) BOX, POLYGON, OBB or MASK."""
+    flags: npt.NDArray[np.uint8]
+    """(n,) bits CROWD, DIFFICULT, TRUNCATED."""
+    where: npt.NDArray[np.int64]
+    """(n,) line (from 1), annotation id, or object number (from 1)."""
+    area: npt.NDArray[np.float64]
+    """(n,) published area in source px², NaN where there is none."""
+    part_offsets: npt.NDArray[np.int64]
+    """(n + 1,) parts of each row. A MASK row has none: its rings come from ``rle``."""
+    point_offsets: npt.NDArray[np.int64]
+    """(p + 1,) points of each part."""
+    points: npt.NDArray[np.float64]
+    """(v, 2) outline points."""
+    keypoints: npt.NDArray[np.float64]
+    """(n, K, 3) x, y, visibility 0, 1 or 2; K = 0 without keypoints."""
+    rle: list[bytes | None]
+    """n run-length masks as JSON ``{"size": [h, w], "counts": [...] | "..."}``, None for every row that is not a MASK."""
+    declared_hw: tuple[int, int] | None = None
+    """Picture size that the label file states, if it states one."""
+
+    def __post_init__(self) -> None:
+        n = len(self.cls)
+        _check("xyxy", self.xyxy, (n, 4))
+        for name in ("has_box", "kind", "flags", "where", "area"):
+            _check(name, getattr(self, name), (n,))
+        _check("part_offsets", self.part_offsets, (n + 1,))
+        _check("point_offsets", self.point_offsets, (int(self.part_offsets[-1]) + 1,))
+        _check("points", self.points, (int(self.point_offsets[-1]), 2))
+        _check("keypoints", self.keypoints, (n, None, 3))
+        if len(self.rle) != n:
+            raise ValueError(f"rle must have {n} entries, got {len(self.rle)}")
+
+    def __len__(self) -> int:
+        return len(self.cls)
+
+
+@dataclass(slots=True)
+class Instances:
+    """n objects of one image, finished.
+
+    Invariant: every number is finite; 0 <= x0 < x1 <= w and 0 <= y0 < y1 <= h; 0 <= cls < number of names; every part has at
+    least 3 points, inside the picture unless the kind is OBB; a keypoint with visibility > 0 is inside.
+    """
+
+    cls: npt.NDArray[np.int32]
+    """(n,)"""
+    xyxy_px: npt.NDArray[np.float32]
+    """(n, 4) in pixels of the stored picture."""
+    kind: npt.NDArray[np.uint8]
+    """(n,)"""
+    flags: npt.NDArray[np.uint8]
+    """(n,)"""
+    original_id: npt.NDArray[np.int64]
+    """(n,) annotation id, line or object number in the source."""
+    area_px: npt.NDArray[np.float32]
+    """(n,) published area scaled to the stored picture, NaN where the dataset gives none."""
+    part_offsets: npt.NDArray[np.int64]
+    """(n + 1,)"""
+    point_offsets: npt.NDArray[np.int64]
+    """(p + 1,)"""
+    points_px: npt.NDArray[np.float32]
+    """(v, 2)"""
+    keypoints_px: npt.NDArray[np.float32]
+    """(n, K, 3) x, y, visibility; x = y = 0 where visibility is 0."""
+
+    def __len__(self) -> int:
+        return len(self.cls)
+
+    @classmethod
+    def empty(cls, keypoints: int = 0) -> Self:
+        """Return the labels of a background picture."""
+        return cls(
+            cls=np.zeros(0, np.int32),
+            xyxy_px=np.zeros((0, 4), np.float32),
+            kind=np.zeros(0, np.uint8),
+            flags=np.zeros(0, np.uint8),
+            original_id=np.zeros(0, np.int64),
+            area_px=np.zeros(0, np.float32),
+            part_offsets=np.zeros(1, np.int64),
+            point_offsets=np.zeros(1, np.int64),
+            points_px=np.zeros((0, 2), np.float32),
+            keypoints_px=np.zeros((0, keypoints, 3), np.float32),
+        )
+
+    def parts(self, i: int) -> list[npt.NDArray[np.float32]]:
+        """Return the outline of instance ``i`` as a list of (v, 2) rings."""
+        first, last = int(self.part_offsets[i]), int(self.part_offsets[i + 1])
+        return [self.points_px[self.point_offsets[p] : self.point_offsets[p + 1]] for p in range(first, last)]

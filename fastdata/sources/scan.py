@@ -1,0 +1,280 @@
+"""What a reader hands over: every image and every label row of a dataset, as flat tables; nothing decoded, nothing clipped.
+
+``Scan.rows(i)`` gives the published rows of image i. Rows are kept in spooled columns (files), so a set of a million images needs
+no more memory than one of a thousand; the image table is flat arrays, about 100 bytes an image.
+
+Readers are functions ``read(src, *, options) -> Scan``: sources/yolo.py, coco.py, voc.py, dota.py. A reader never writes below
+the source and never runs or fetches anything that a dataset names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.labels import Rows
+from fastdata.problems import Problem, Skip
+from fastdata.spool import Column
+
+OnError = Literal["safe", "skip", "raise"]
+Task = Literal["detect", "segment", "pose", "obb"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a user may say about a dataset. ``None`` means: as the dataset says, or as detected."""
+
+    splits: tuple[str, ...] | None = None
+    """Read these splits only, in this order; an unknown one is an error that lists the splits there are."""
+    images: Path | None = None
+    """Root folder of the images, where the labels do not lead to them."""
+    labels: Path | None = None
+    """Root folder of the labels, where the images do not lead to them."""
+    names: tuple[str, ...] | None = None
+    """Class names, in order of their index."""
+    task: Task | None = None
+    """Decides what 9 columns of a YOLO row are: a polygon (detect, segment) or an oriented box (obb)."""
+    single_cls: bool = False
+    """Every class becomes 0, before any range check."""
+    on_error: OnError = "safe"
+    """``safe`` stops only where the set is misread (:data:`fastdata.problems.FATAL`), ``skip`` never, ``raise`` at every fault."""
+    spool_folder: Path | None = None
+    """Where the temporary columns lie; the system's temporary folder by default."""
+
+
+class Strings:
+    """A growing list of byte strings as one buffer and its offsets: no Python object per string is kept.
+
+    Text is stored as file names are (``os.fsencode``: UTF-8 with surrogateescape), so every name that a disk accepts comes back.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._ends: npt.NDArray[np.int64] = np.zeros(1024, np.int64)
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def append(self, text: str) -> None:
+        """Append one string."""
+        self._bytes += text.encode("utf-8", "surrogateescape")
+        if self._n == len(self._ends):
+            self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
+        self._ends[self._n] = len(self._bytes)
+        self._n += 1
+
+    def __getitem__(self, i: int) -> str:
+        if not 0 <= i < self._n:
+            raise IndexError(i)
+        start = int(self._ends[i - 1]) if i else 0
+        return self._bytes[start : int(self._ends[i])].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(self._n))
+
+
+@dataclass(slots=True)
+class LabelFile:
+    """One file that labels were read from: for ``verify --source``."""
+
+    path: str
+    """Relative to the dataset's root (absolute when it lies elsewhere)."""
+    digest: bytes
+    """16 bytes: BLAKE2b of the whole file."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """A dataset as published. N images, M rows."""
+
+    source: Literal["yolo", "coco", "voc", "dota"]
+    root: Path
+    """Folder that every key is relative to."""
+    names: tuple[str, ...]
+    """Class names by index."""
+    category_ids: tuple[int, ...]
+    """Published id of each class; 0..n-1 where the format has none."""
+    splits: tuple[str, ...]
+    """Split names; ``split`` holds indices into them."""
+    task: Task
+    keypoint_names: tuple[str, ...] = ()
+    flip_idx: tuple[int, ...] = ()
+    """For each keypoint the one that it becomes under a left-right mirror; () when unknown."""
+    skeleton: tuple[tuple[int, int], ...] = ()
+    """Pairs of keypoint indices (from 0) that a drawing joins."""
+    keypoints: int = 0
+    """K: keypoints per object."""
+    keypoint_dims: int = 3
+    """2 or 3 columns per keypoint in the published rows (needed to write them back)."""
+    keys: Strings = field(default_factory=Strings)
+    """(N) path relative to the root, extension included, '/' as separator: unique."""
+    paths: Strings = field(default_factory=Strings)
+    """(N) where the image is read from: absolute."""
+    split: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    """(N,)"""
+    image_id: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(N,) published id, -1 where the format has none."""
+    nbytes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(N,) size of the image file; -1 when it is not there."""
+    mtime_ns: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(N,) modification time of the image file; 0 when it is not there."""
+    table: RowTable | None = None
+    """The label rows of all images."""
+    label_files: list[LabelFile] = field(default_factory=list)
+    """Every file that labels or the image list came from."""
+    problems: list[Problem] = field(default_factory=list)
+    """What the reader found, in the order of the dataset."""
+    skips: list[Skip] = field(default_factory=list)
+    """Images that the reader itself leaves out (listed twice, ...); files that are not there are left to the conversion."""
+    rows_in: int = 0
+    """Label rows found, kept or not (blank lines and comments do not count)."""
+    rows_dropped: int = 0
+    """Rows that the reader itself dropped (columns, bad-number, class-range, duplicate, unknown-image, ...)."""
+    decisions: dict[str, str] = field(default_factory=dict)
+    """Rules chosen by looking at the data, for the manifest: {"voc-origin": "1-based", "label-rule": "images->labels"}."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def rows(self, i: int) -> Rows:
+        """Return the published rows of image ``i``."""
+        assert self.table is not None
+        return self.table.rows(i)
+
+
+class RowTable:
+    """The published rows of N images in spooled columns.
+
+    Args:
+        unit: As in :class:`Rows`.
+        place: As in :class:`Rows`.
+        keypoints: K.
+        folder: Where the temporary files lie.
+
+    Use: ``add`` blocks in any order of images, then ``finish(n_images, ...)`` once, then ``rows(i)``. The order of rows within
+    an image is the order in which they were added.
+    """
+
+    def __init__(
+        self, unit: Literal["norm", "px"], place: Literal["line", "annotation_id", "object"], keypoints: int, folder: Path | None
+    ) -> None:
+        self.unit: Literal["norm", "px"] = unit
+        self.place: Literal["line", "annotation_id", "object"] = place
+        self.keypoints = keypoints
+        self._columns = {
+            "image": Column(np.int64, (), folder=folder),
+            "cls": Column(np.int32, (), folder=folder),
+            "xyxy": Column(np.float64, (4,), folder=folder),
+            "has_box": Column(np.bool_, (), folder=folder),
+            "kind": Column(np.uint8, (), folder=folder),
+            "flags": Column(np.uint8, (), folder=folder),
+            "where": Column(np.int64, (), folder=folder),
+            "area": Column(np.float64, (), folder=folder),
+            "parts": Column(np.int64, (), folder=folder),  # cumulative: end of the row's parts
+            "ring_ends": Column(np.int64, (), folder=folder),  # cumulative: end of the part's points
+            "points": Column(np.float64, (2,), folder=folder),
+            "rle_ends": Column(np.int64, (), folder=folder),  # cumulative: end of the row's run lengths
+            "rle": Column(np.uint8, (), folder=folder),
+            "keypoints": Column(np.float64, (keypoints, 3), folder=folder),
+        }
+        self._parts = self._points = self._rle = 0
+        self._view: dict[str, npt.NDArray[np.generic]] = {}
+        self._order: npt.NDArray[np.int64] | None = None
+        self._starts: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        self._files: Sequence[str] = ()
+        self._file_of: npt.NDArray[np.int32] | None = None
+        self._declared_hw: npt.NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self._columns["image"])
+
+    def add(self, image: npt.NDArray[np.int64], rows: Rows) -> None:
+        """Append a block of rows. ``image`` (n,) is the index of the image that each row belongs to.
+
+        ``rows.file`` and ``rows.declared_hw`` are not kept here: ``finish`` gets them for all images at once.
+        """
+        c = self._columns
+        c["image"].append(image)
+        for name in ("cls", "xyxy", "has_box", "kind", "flags", "where", "area", "points"):
+            c[name].append(getattr(rows, name))
+        c["parts"].append(rows.part_offsets[1:] + self._parts)
+        c["ring_ends"].append(rows.point_offsets[1:] + self._points)
+        if self.keypoints:
+            c["keypoints"].append(rows.keypoints)
+        self._parts += int(rows.part_offsets[-1])
+        self._points += int(rows.point_offsets[-1])
+        lengths = np.array([len(r) if r else 0 for r in rows.rle], np.int64)
+        c["rle_ends"].append(np.cumsum(lengths) + self._rle)
+        self._rle += int(lengths.sum())
+        c["rle"].append(np.frombuffer(b"".join(r for r in rows.rle if r), np.uint8))
+
+    def finish(
+        self,
+        images: int,
+        files: Sequence[str],
+        file_of: npt.NDArray[np.int32],
+        declared_hw: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        """Sort by image.
+
+        Args:
+            images: N.
+            files: Names of label files, for reports.
+            file_of: (N,) index into ``files`` of each image's label file, -1 for none.
+            declared_hw: (N, 2) stated sizes, 0 where there is none.
+        """
+        self._view = {name: column.array() for name, column in self._columns.items()}
+        image = self._view["image"]
+        if len(image) and bool((np.diff(image) < 0).any()):
+            self._order = np.argsort(image, kind="stable")
+        counts = np.bincount(image.astype(np.int64), minlength=images) if len(image) else np.zeros(images, np.int64)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        self._files, self._file_of, self._declared_hw = files, file_of, declared_hw
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return (N,) rows per image."""
+        return np.diff(self._starts)
+
+    def column(self, name: Literal["cls", "kind", "flags"]) -> npt.NDArray[np.generic]:
+        """Return one whole column (M,) in the order in which rows were added."""
+        return self._view[name]
+
+    def rows(self, i: int) -> Rows:
+        """Return the rows of image ``i``."""
+        start, stop = int(self._starts[i]), int(self._starts[i + 1])
+        at = np.arange(start, stop) if self._order is None else self._order[start:stop]
+        v = self._view
+        part_ranges = [(int(v["parts"][k - 1]) if k else 0, int(v["parts"][k])) for k in at]
+        rings = [
+            v["points"][(int(v["ring_ends"][p - 1]) if p else 0) : int(v["ring_ends"][p])] for a, b in part_ranges for p in range(a, b)
+        ]
+        rle: list[bytes | None] = []
+        for k in at:
+            a, b = (int(v["rle_ends"][k - 1]) if k else 0, int(v["rle_ends"][k]))
+            rle.append(v["rle"][a:b].tobytes() if b > a else None)
+        file = -1 if self._file_of is None else int(self._file_of[i])
+        hw = None if self._declared_hw is None else tuple(int(x) for x in self._declared_hw[i])
+        return Rows(
+            unit=self.unit,
+            file=self._files[file] if file >= 0 else "",
+            place=self.place,
+            cls=np.array(v["cls"][at], np.int32),
+            xyxy=np.array(v["xyxy"][at], np.float64),
+            has_box=np.array(v["has_box"][at], np.bool_),
+            kind=np.array(v["kind"][at], np.uint8),
+            flags=np.array(v["flags"][at], np.uint8),
+            where=np.array(v["where"][at], np.int64),
+            area=np.array(v["area"][at], np.float64),
+            part_offsets=np.concatenate([[0], np.cumsum([b - a for a, b in part_ranges])]).astype(np.int64),
+            point_offsets=np.concatenate([[0], np.cumsum([len(r) for r in rings])]).astype(np.int64),
+            points=np.concatenate(rings).astype(np.float64) if rings else np.zeros((0, 2), np.float64),
+            keypoints=np.array(v["keypoints"][at], np.float64) if self.keypoints else np.zeros((len(at), 0, 3), np.float64),
+            rle=rle,
+            declared_hw=(hw[0], hw[1]) if hw is not None and hw[0] > 0 and hw[1] > 0 else None,
+        )

@@ -1,0 +1,101 @@
+"""Append-only typed columns on disk: how tables larger than memory are built.
+
+A :class:`Column` is one file that only grows. ``append`` copies the array's bytes to its end; ``array`` maps the file read-only.
+Anonymous memory stays at the size of one write buffer per column, whatever the number of rows, because pages of a mapped file can
+be dropped by the kernel at any time.
+
+Owner: whoever made the column closes it. A column without a path is an unlinked temporary file and vanishes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BUFFER_NBYTES = 1 << 18
+
+
+class Column:
+    """One growing array of shape (n, *row_shape) in a file.
+
+    Args:
+        dtype: Element type; stored little-endian.
+        row_shape: Shape of one row; ``()`` for a flat column.
+        path: The file; opened for appending if it exists. ``None`` makes an unlinked temporary file.
+        folder: Where the temporary file lies when ``path`` is ``None``; the system's temporary folder by default.
+    """
+
+    def __init__(
+        self,
+        dtype: npt.DTypeLike,
+        row_shape: tuple[int, ...] = (),
+        path: Path | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.row_shape = row_shape
+        self._row_nbytes = self.dtype.itemsize * int(np.prod(row_shape, dtype=np.int64))
+        if path is None:
+            self._fd = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - owned until close()
+        else:
+            self._fd = open(path, "a+b", buffering=0)  # noqa: SIM115 - owned until close()
+        self._nbytes = os.fstat(self._fd.fileno()).st_size
+        self._pending = bytearray()
+
+    def __len__(self) -> int:
+        return self.nbytes // self._row_nbytes if self._row_nbytes else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes appended so far, written out or not."""
+        return self._nbytes + len(self._pending)
+
+    def append(self, rows: npt.ArrayLike) -> None:
+        """Append rows of shape (k, *row_shape), or one row of shape ``row_shape``."""
+        block = np.ascontiguousarray(rows, dtype=self.dtype)
+        if block.size == 0:
+            return
+        if block.shape[1:] != self.row_shape and block.shape != self.row_shape:
+            raise ValueError(f"rows must be of shape (k, *{self.row_shape}), got {block.shape}")
+        self._pending += block.tobytes()
+        if len(self._pending) >= BUFFER_NBYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all pending bytes to the operating system."""
+        view = memoryview(bytes(self._pending))
+        self._pending.clear()
+        while view:
+            done = os.write(self._fd.fileno(), view)
+            self._nbytes += done
+            view = view[done:]
+
+    def sync(self) -> None:
+        """Flush, then wait until the bytes are on the device."""
+        self.flush()
+        os.fsync(self._fd.fileno())
+
+    def truncate(self, rows: int) -> None:
+        """Forget every row from ``rows`` on."""
+        self.flush()
+        if rows * self._row_nbytes > self._nbytes:
+            raise ValueError(f"rows must be at most {len(self)}, got {rows}")
+        self._nbytes = rows * self._row_nbytes
+        os.ftruncate(self._fd.fileno(), self._nbytes)
+
+    def array(self) -> npt.NDArray[Any]:
+        """Map what has been appended so far, read-only, of shape (n, *row_shape)."""
+        self.flush()
+        shape = (self._nbytes // self._row_nbytes if self._row_nbytes else 0, *self.row_shape)
+        if not self._nbytes:
+            return np.zeros(shape, self.dtype)
+        return np.asarray(np.memmap(self._fd, dtype=self.dtype, mode="r", shape=shape))  # a plain array: cheaper to slice
+
+    def close(self) -> None:
+        """Release the file; mapped arrays stay valid."""
+        self._fd.close()
