@@ -89,8 +89,8 @@ def _cross(a: F64, b: F64, c: F64, d: F64) -> bool:
 def min_area_rectangle(points: F64) -> F64:
     """Return the (4, 2) corners of the smallest rectangle, at any angle, around (v, 2) points.
 
-    One side of it lies on a side of the convex hull (Freeman and Shapira, CACM 18(7), 1975), so every direction between two points
-    is tried: fine for the handful of points of a label row.
+    One side of it lies on a side of the convex hull (Freeman and Shapira, CACM 18(7), 1975), so every direction between two
+    points is tried: fine for the handful of points of a label row.
     """
     deltas = (points[None, :, :] - points[:, None, :]).reshape(-1, 2)
     lengths = np.hypot(deltas[:, 0], deltas[:, 1])

@@ -44,8 +44,7 @@ class Rows:
     cls: npt.NDArray[np.int32]
     """(n,) class index, already in range."""
     xyxy: npt.NDArray[np.float64]
-    """(n, 4) corners. x1 < x0 says that the dataset gave a negative size. Ignored for POLYGON rows of YOLO and OBB rows, whose box
-    is ``has_box = False`` and follows from the points."""
+    """(n, 4) corners. x1 < x0 says that the dataset gave a negative size. Ignored where ``has_box`` is False."""
     has_box: npt.NDArray[np.bool_]
     """(n,) whether the dataset gives the box itself (else it is the bounds of the points)."""
     kind: npt.NDArray[np.uint8]

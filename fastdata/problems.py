@@ -9,6 +9,7 @@ Invariants: images in = stored + skipped; rows in = kept + dropped.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 REASONS = ("empty-file", "unreadable", "truncated", "unsupported", "too-large", "not-found")
 """Why an image is not in the store. ``unsupported`` = no decoder here, or no agreed meaning as 8-bit RGB."""
@@ -48,7 +49,7 @@ class Skip:
     def __post_init__(self) -> None:
         assert self.reason in REASONS, self.reason
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the report row."""
         return asdict(self)
 
@@ -94,6 +95,6 @@ class Problem:
             return f"{self.file}: object {self.object}"
         return self.file
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the report row, without the places that do not apply."""
         return {k: v for k, v in asdict(self).items() if v is not None and v != ""}

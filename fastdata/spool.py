@@ -41,9 +41,9 @@ class Column:
         self.row_shape = row_shape
         self._row_nbytes = self.dtype.itemsize * int(np.prod(row_shape, dtype=np.int64))
         if path is None:
-            self._fd = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - owned until close()
+            self._fd = tempfile.TemporaryFile(dir=folder, buffering=0)
         else:
-            self._fd = open(path, "a+b", buffering=0)  # noqa: SIM115 - owned until close()
+            self._fd = open(path, "a+b", buffering=0)
         self._nbytes = os.fstat(self._fd.fileno()).st_size
         self._pending = bytearray()
 

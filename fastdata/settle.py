@@ -1,0 +1,261 @@
+"""Published rows → finished instances: the one place where the rules on label geometry live.
+
+Invariant: ``len(instances) + dropped == len(rows)``, every dropped or changed row has a :class:`Problem`, and what is returned
+obeys the invariant of :class:`fastdata.labels.Instances` in pixels of the upright source picture.
+
+A row is judged in this order, and the first rule that drops it names it: not-finite, negative-size, zero-area, outside. What is
+left is clipped to the picture; reaching over the border by less than :data:`DUST_PX` is rounding, not a fault.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import boxes
+from fastdata.labels import BOX, MASK, OBB, POLYGON, Instances, Rows
+from fastdata.problems import Problem
+
+Bools = npt.NDArray[np.bool_]
+
+DUST_PX = 0.01
+"""Six printed digits of a fraction leave up to 0.004 px on a picture of 8,000 px, so less than this is no statement of anybody.
+Also the smallest side a stored box may have: float32 still tells its edges apart after any resize to 640 px."""
+
+
+def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances, list[Problem]]:
+    """Apply the rules on geometry to the rows of one image.
+
+    Args:
+        rows: As published.
+        size_hw: Size of the upright decoded picture.
+        key: The image's key, for reports that belong to the image.
+
+    Returns:
+        The instances in pixels of the upright picture, and the problems in the order of the rows.
+    """
+    problems: list[Problem] = []
+    if rows.declared_hw is not None and rows.declared_hw != size_hw:
+        problems.append(_size_mismatch(rows, size_hw, key))
+    n = len(rows)
+    keypoint_count = rows.keypoints.shape[1]
+    if n == 0:
+        return Instances.empty(keypoint_count), problems
+
+    h, w = size_hw
+    scale = np.array([w, h], np.float64) if rows.unit == "norm" else np.ones(2)
+    points = rows.points * scale
+    xyxy = rows.xyxy * np.concatenate([scale, scale])
+    finite_points: Bools = np.asarray(np.isfinite(points).all(axis=1))
+    kept: list[_Kept] = []
+    for i in range(n):
+        part, part_end = int(rows.part_offsets[i]), int(rows.part_offsets[i + 1])
+        rings = [points[rows.point_offsets[p] : rows.point_offsets[p + 1]] for p in range(part, part_end)]
+        first, last = rows.point_offsets[part], rows.point_offsets[part_end]
+        finite = bool(finite_points[first:last].all())
+        judged = _judge(rows, i, xyxy[i], rings, finite, size_hw, problems)
+        if judged is not None:
+            kept.append(judged)
+
+    at = np.array([k.row for k in kept], np.int64)
+    keypoints = _settle_keypoints(rows, at, scale, size_hw, problems)
+    if len(problems) > 1:
+        problems = _in_row_order(problems, rows)
+    all_rings = [ring for k in kept for ring in k.rings]
+    return (
+        Instances(
+            cls=rows.cls[at].astype(np.int32),
+            xyxy_px=np.array([k.box for k in kept], np.float32).reshape(-1, 4),
+            kind=np.array([k.kind for k in kept], np.uint8),
+            flags=rows.flags[at].astype(np.uint8),
+            original_id=rows.where[at].astype(np.int64),
+            area_px=rows.area[at].astype(np.float32),
+            part_offsets=_offsets([len(k.rings) for k in kept]),
+            point_offsets=_offsets([len(ring) for ring in all_rings]),
+            points_px=np.concatenate(all_rings).astype(np.float32) if all_rings else np.zeros((0, 2), np.float32),
+            keypoints_px=keypoints,
+        ),
+        problems,
+    )
+
+
+def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int]) -> Instances:
+    """Carry instances along when the picture is resized.
+
+    Each axis has its own gain, because both sides are rounded to whole pixels.
+    """
+    if from_hw == to_hw:
+        return instances
+    gain_y, gain_x = to_hw[0] / from_hw[0], to_hw[1] / from_hw[1]
+    gain = np.array([gain_x, gain_y], np.float64)
+    limit = np.array([to_hw[1], to_hw[0]], np.float32)
+    xyxy = (instances.xyxy_px.astype(np.float64) * np.concatenate([gain, gain])).astype(np.float32)
+    points = (instances.points_px.astype(np.float64) * gain).astype(np.float32)
+    keypoints = instances.keypoints_px.copy()
+    keypoints[..., :2] = np.minimum((keypoints[..., :2].astype(np.float64) * gain).astype(np.float32), limit)
+    is_obb_point = np.repeat(
+        np.repeat(instances.kind == OBB, np.diff(instances.part_offsets)), np.diff(instances.point_offsets)
+    )
+    points[~is_obb_point] = np.minimum(points[~is_obb_point], limit)  # rounding must not push an edge point over the edge
+    return Instances(
+        cls=instances.cls,
+        xyxy_px=np.minimum(xyxy, np.concatenate([limit, limit])),
+        kind=instances.kind,
+        flags=instances.flags,
+        original_id=instances.original_id,
+        area_px=(instances.area_px.astype(np.float64) * gain_x * gain_y).astype(np.float32),
+        part_offsets=instances.part_offsets,
+        point_offsets=instances.point_offsets,
+        points_px=points,
+        keypoints_px=keypoints,
+    )
+
+
+class _Kept:
+    """One row that stays: its index, kind, box (4,) and rings, in pixels."""
+
+    __slots__ = ("box", "kind", "rings", "row")
+
+    def __init__(self, row: int, kind: int, box: boxes.F64, rings: list[boxes.F64]) -> None:
+        self.row, self.kind, self.box, self.rings = row, kind, box, rings
+
+
+def _judge(
+    rows: Rows, i: int, given: boxes.F64, rings: list[boxes.F64], finite: bool, size_hw: tuple[int, int], problems: list[Problem]
+) -> _Kept | None:
+    """Judge row ``i``: what stays of it, or None when it is dropped."""
+    h, w = size_hw
+    kind = int(rows.kind[i])
+    has_box = bool(rows.has_box[i])
+    if kind == MASK:
+        kind, rings = _rings_of_mask(rows, i, size_hw, problems)
+    if not finite or (has_box and not np.isfinite(given).all()):
+        _tell(problems, rows, i, "not-finite", "dropped", "a coordinate is NaN or infinite")
+        return None
+    if not has_box and not rings:
+        _tell(problems, rows, i, "zero-area", "dropped", "neither a box nor an outline is left")
+        return None
+    box = given if has_box else boxes.bounds(np.concatenate(rings))
+    width, height = box[2] - box[0], box[3] - box[1]
+    if width < 0 or height < 0:
+        _tell(problems, rows, i, "negative-size", "dropped", f"width and height must be > 0, got {width:.6g} x {height:.6g} px")
+        return None
+    if width < DUST_PX or height < DUST_PX:
+        _tell(problems, rows, i, "zero-area", "dropped", f"width and height must be > 0, got {width:.6g} x {height:.6g} px")
+        return None
+
+    cut = np.clip(box, 0.0, np.array([w, h, w, h], np.float64))
+    over = float(np.abs(cut - box).max())
+    if kind in (POLYGON, MASK):
+        whole = np.concatenate(rings)
+        over = max(over, float(-whole.min()), float((whole - np.array([w, h])).max()))
+        if over > 0:
+            rings = [boxes.clip_polygon(ring, size_hw) for ring in rings]
+        rings = [ring for ring in rings if len(ring) >= 3 and boxes.polygon_area(ring) > 0]
+        if rings and not has_box:
+            cut = boxes.bounds(np.concatenate(rings))
+    if cut[2] - cut[0] < DUST_PX or cut[3] - cut[1] < DUST_PX:
+        where = ", ".join(f"{x:.6g}" for x in box)
+        _tell(problems, rows, i, "outside", "dropped", f"the box must reach into the picture of {w} x {h} px, got {where}")
+        return None
+    if kind in (POLYGON, MASK) and not rings:
+        _tell(problems, rows, i, "zero-area", "changed", "the outline encloses nothing inside the picture; kept as a box")
+        kind = BOX
+    if over > DUST_PX:
+        note = "corners kept, box clipped" if kind == OBB else "clipped"
+        _tell(problems, rows, i, "clipped", "clipped", f"reaches {over:.6g} px over the border of {w} x {h} px: {note}")
+    return _Kept(i, kind, cut, rings if kind != BOX else [])
+
+
+def _rings_of_mask(
+    rows: Rows, i: int, size_hw: tuple[int, int], problems: list[Problem]
+) -> tuple[int, list[boxes.F64]]:
+    """Decode the run lengths of row ``i`` into pixel-edge rings; a box where they cannot be read."""
+    from fastdata import masks
+
+    packed = rows.rle[i]
+    assert packed is not None
+    try:
+        rle = json.loads(packed)
+        stated = tuple(int(x) for x in rle["size"])
+        if stated != size_hw:
+            raise ValueError(f"size must be the picture's {list(size_hw)}, got {list(stated)}")
+        rings = masks.mask_to_rings(masks.rle_to_mask(rle))
+    except (ValueError, TypeError, KeyError) as err:
+        kind = "size-mismatch" if "size must be" in str(err) else "bad-number"
+        _tell(problems, rows, i, kind, "changed", f"run lengths cannot be used ({err}); kept as a box")
+        return BOX, []
+    if not rings and bool(rows.has_box[i]):
+        _tell(problems, rows, i, "zero-area", "changed", "the mask is empty; kept as a box")
+        return BOX, []
+    return MASK, rings
+
+
+def _settle_keypoints(
+    rows: Rows, at: npt.NDArray[np.int64], scale: boxes.F64, size_hw: tuple[int, int], problems: list[Problem]
+) -> npt.NDArray[np.float32]:
+    """Return (n, K, 3): points outside the picture become invisible, points on its border are kept."""
+    k = rows.keypoints[at].copy()
+    if k.shape[1] == 0:
+        return k.astype(np.float32)
+    h, w = size_hw
+    limit = np.array([w, h], np.float64)
+    k[..., :2] *= scale
+    labelled: Bools = k[..., 2] > 0  # NaN compares false
+    finite: Bools = np.asarray(np.isfinite(k).all(axis=2))
+    beyond: Bools = np.asarray(((k[..., :2] < -DUST_PX) | (k[..., :2] > limit + DUST_PX)).any(axis=2))
+    outside: Bools = labelled & finite & beyond
+    broken: Bools = ~finite
+    for bad, kind in ((outside, "keypoint-outside"), (broken, "not-finite")):
+        for row in np.flatnonzero(bad.any(axis=1)):
+            numbers = ", ".join(str(int(p)) for p in np.flatnonzero(bad[row]))
+            _tell(problems, rows, int(at[row]), kind, "changed", f"keypoint {numbers}: set to not labelled")
+    gone = ~labelled | outside | broken
+    visibility = np.where(gone, 0.0, np.clip(np.rint(np.where(finite, k[..., 2], 0.0)), 1.0, 2.0))
+    xy = np.where(gone[..., None], 0.0, np.clip(np.where(finite[..., None], k[..., :2], 0.0), 0.0, limit))
+    return np.concatenate([xy, visibility[..., None]], axis=2).astype(np.float32)
+
+
+def _size_mismatch(rows: Rows, size_hw: tuple[int, int], key: str) -> Problem:
+    assert rows.declared_hw is not None
+    (h, w), (said_h, said_w) = size_hw, rows.declared_hw
+    detail = f"the picture is {w} x {h} px, the label file says {said_w} x {said_h}"
+    if (said_h, said_w) == (w, h):
+        detail += "; that is its size before the EXIF rotation, or the two numbers are swapped: boxes are taken as they are"
+    return Problem(file=rows.file, kind="size-mismatch", action="noted", detail=detail, image=key)
+
+
+def _tell(problems: list[Problem], rows: Rows, i: int, kind: str, action: str, detail: str) -> None:
+    place = int(rows.where[i])
+    problems.append(
+        Problem(
+            file=rows.file,
+            kind=kind,
+            action=action,
+            detail=detail,
+            line=place if rows.place == "line" else None,
+            annotation_id=place if rows.place == "annotation_id" else None,
+            object=place if rows.place == "object" else None,
+        )
+    )
+
+
+def _in_row_order(problems: list[Problem], rows: Rows) -> list[Problem]:
+    """Sort by the row's place in ``rows``; what belongs to the image comes first."""
+    order = {int(where): i for i, where in enumerate(rows.where)}
+
+    def position(problem: Problem) -> int:
+        for place in (problem.line, problem.annotation_id, problem.object):
+            if place is not None:
+                return order[place]
+        return -1
+
+    return sorted(problems, key=position)
+
+
+def _offsets(lengths: list[int]) -> npt.NDArray[np.int64]:
+    out = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=out[1:])
+    return out
