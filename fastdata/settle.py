@@ -48,6 +48,9 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
     scale = np.array([w, h], np.float64) if rows.unit == "norm" else np.ones(2)
     points = rows.points * scale
     xyxy = rows.xyxy * np.concatenate([scale, scale])
+    clean = _boxes_if_clean(rows, xyxy, points, size_hw)
+    if clean is not None:
+        return _as_published(rows, clean, points, _settle_keypoints(rows, np.arange(n), scale, size_hw, problems)), problems
     finite_points: Bools = np.asarray(np.isfinite(points).all(axis=1))
     kept: list[_Kept] = []
     for i in range(n):
@@ -78,6 +81,59 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
             keypoints_px=keypoints,
         ),
         problems,
+    )
+
+
+def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tuple[int, int]) -> boxes.F64 | None:
+    """Return the (n, 4) boxes if no rule changes any row, else None.
+
+    Skips the judging of rows whose outcome is known: everything finite and inside, every side and every ring's area above its
+    limit. Most images of most datasets are like that, and judging them row by row costs ten times as much.
+    """
+    if (rows.kind == MASK).any():
+        return None
+    sizes = np.diff(rows.point_offsets)
+    if len(sizes) and sizes.min() < 3:
+        return None
+    box = xyxy
+    if len(points):
+        nxt = np.arange(1, len(points) + 1)
+        nxt[rows.point_offsets[1:] - 1] = rows.point_offsets[:-1]
+        cross = points[:, 0] * points[nxt, 1] - points[nxt, 0] * points[:, 1]
+        if not (np.abs(np.add.reduceat(cross, rows.point_offsets[:-1])) > 0).all():
+            return None
+        h, w = size_hw
+        if not ((points >= 0) & (points <= np.array([w, h], np.float64))).all():  # NaN compares false
+            return None
+    if not rows.has_box.all():
+        outlined = np.flatnonzero(~rows.has_box)
+        first = rows.point_offsets[rows.part_offsets[outlined]]
+        if (np.diff(rows.part_offsets)[outlined] == 0).any():
+            return None
+        # Rows without a box lie between rows with points of their own, so every segment ends where the next outline begins.
+        last = rows.point_offsets[rows.part_offsets[outlined + 1]]
+        cuts = np.stack([first, last], axis=1).reshape(-1)
+        padded = np.concatenate([points, points[-1:]])
+        box = xyxy.copy()
+        box[outlined, :2] = np.minimum.reduceat(padded, cuts)[::2]
+        box[outlined, 2:] = np.maximum.reduceat(padded, cuts)[::2]
+    h, w = size_hw
+    inside = (box[:, :2] >= 0) & (box[:, 2:] <= np.array([w, h], np.float64)) & (box[:, 2:] - box[:, :2] >= DUST_PX)
+    return box if inside.all() else None
+
+
+def _as_published(rows: Rows, box: boxes.F64, points: boxes.F64, keypoints: npt.NDArray[np.float32]) -> Instances:
+    return Instances(
+        cls=rows.cls.astype(np.int32),
+        xyxy_px=box.astype(np.float32),
+        kind=rows.kind.astype(np.uint8),
+        flags=rows.flags.astype(np.uint8),
+        original_id=rows.where.astype(np.int64),
+        area_px=rows.area.astype(np.float32),
+        part_offsets=rows.part_offsets.astype(np.int64),
+        point_offsets=rows.point_offsets.astype(np.int64),
+        points_px=points.astype(np.float32),
+        keypoints_px=keypoints,
     )
 
 

@@ -42,7 +42,7 @@ class SourceOptions:
     single_cls: bool = False
     """Every class becomes 0, before any range check."""
     on_error: OnError = "safe"
-    """``safe`` stops only where the set is misread (:data:`fastdata.problems.FATAL`), ``skip`` never, ``raise`` at every fault."""
+    """``safe`` stops only where the set is misread (:data:`problems.FATAL`), ``skip`` never, ``raise`` at every fault."""
     spool_folder: Path | None = None
     """Where the temporary columns lie; the system's temporary folder by default."""
 
@@ -250,14 +250,9 @@ class RowTable:
         start, stop = int(self._starts[i]), int(self._starts[i + 1])
         at = np.arange(start, stop) if self._order is None else self._order[start:stop]
         v = self._view
-        part_ranges = [(int(v["parts"][k - 1]) if k else 0, int(v["parts"][k])) for k in at]
-        rings = [
-            v["points"][(int(v["ring_ends"][p - 1]) if p else 0) : int(v["ring_ends"][p])] for a, b in part_ranges for p in range(a, b)
-        ]
-        rle: list[bytes | None] = []
-        for k in at:
-            a, b = (int(v["rle_ends"][k - 1]) if k else 0, int(v["rle_ends"][k]))
-            rle.append(v["rle"][a:b].tobytes() if b > a else None)
+        part_ranges = [_slice(v["parts"], k) for k in at]
+        rings = [v["points"][slice(*_slice(v["ring_ends"], p))] for first, last in part_ranges for p in range(first, last)]
+        packed = [v["rle"][slice(*_slice(v["rle_ends"], k))].tobytes() for k in at]
         file = -1 if self._file_of is None else int(self._file_of[i])
         hw = None if self._declared_hw is None else tuple(int(x) for x in self._declared_hw[i])
         return Rows(
@@ -275,6 +270,11 @@ class RowTable:
             point_offsets=np.concatenate([[0], np.cumsum([len(r) for r in rings])]).astype(np.int64),
             points=np.concatenate(rings).astype(np.float64) if rings else np.zeros((0, 2), np.float64),
             keypoints=np.array(v["keypoints"][at], np.float64) if self.keypoints else np.zeros((len(at), 0, 3), np.float64),
-            rle=rle,
+            rle=[r or None for r in packed],
             declared_hw=(hw[0], hw[1]) if hw is not None and hw[0] > 0 and hw[1] > 0 else None,
         )
+
+
+def _slice(ends: npt.NDArray[np.generic], k: int) -> tuple[int, int]:
+    """Return the range of item ``k`` in a column of cumulative ends."""
+    return (int(ends[k - 1]) if k else 0), int(ends[k])
