@@ -41,6 +41,8 @@ class SourceOptions:
     """Decides what 9 columns of a YOLO row are: a polygon (detect, segment) or an oriented box (obb)."""
     single_cls: bool = False
     """Every class becomes 0, before any range check."""
+    voc_origin: Literal["auto", "one", "zero"] = "auto"
+    """How Pascal VOC boxes count: ``one`` from 1 with the last pixel inside, ``zero`` as edges; ``auto`` lets the set decide."""
     on_error: OnError = "safe"
     """``safe`` stops only where the set is misread (:data:`problems.FATAL`), ``skip`` never, ``raise`` at every fault."""
     spool_folder: Path | None = None
