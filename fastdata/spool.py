@@ -4,7 +4,8 @@ A :class:`Column` is one file that only grows. ``append`` copies the array's byt
 Anonymous memory stays at the size of one write buffer per column, whatever the number of rows, because pages of a mapped file can
 be dropped by the kernel at any time.
 
-Owner: whoever made the column closes it. A column without a path is an unlinked temporary file and vanishes with it.
+Owner: the column owns its file descriptor and closes it when it goes. A column without a path is an unlinked temporary file and
+vanishes with its last descriptor and map, also when the process is killed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Column:
         row_shape: Shape of one row; ``()`` for a flat column.
         path: The file; opened for appending if it exists. ``None`` makes an unlinked temporary file.
         folder: Where the temporary file lies when ``path`` is ``None``; the system's temporary folder by default.
+        fd: An open descriptor to take over instead, as handed to another process.
     """
 
     def __init__(
@@ -36,15 +38,19 @@ class Column:
         row_shape: tuple[int, ...] = (),
         path: Path | None = None,
         folder: Path | None = None,
+        fd: int | None = None,
     ) -> None:
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.row_shape = row_shape
         self._row_nbytes = self.dtype.itemsize * int(np.prod(row_shape, dtype=np.int64))
-        if path is None:
-            self._fd = tempfile.TemporaryFile(dir=folder, buffering=0)
+        if fd is not None:
+            self._fd = fd
+        elif path is not None:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         else:
-            self._fd = open(path, "a+b", buffering=0)
-        self._nbytes = os.fstat(self._fd.fileno()).st_size
+            self._fd, name = tempfile.mkstemp(prefix="fastdata-", dir=folder)
+            os.unlink(name)
+        self._nbytes = os.fstat(self._fd).st_size
         self._pending = bytearray()
 
     def __len__(self) -> int:
@@ -71,14 +77,14 @@ class Column:
         view = memoryview(bytes(self._pending))
         self._pending.clear()
         while view:
-            done = os.write(self._fd.fileno(), view)
+            done = os.write(self._fd, view)
             self._nbytes += done
             view = view[done:]
 
     def sync(self) -> None:
         """Flush, then wait until the bytes are on the device."""
         self.flush()
-        os.fsync(self._fd.fileno())
+        os.fsync(self._fd)
 
     def truncate(self, rows: int) -> None:
         """Forget every row from ``rows`` on."""
@@ -86,7 +92,7 @@ class Column:
         if rows * self._row_nbytes > self._nbytes:
             raise ValueError(f"rows must be at most {len(self)}, got {rows}")
         self._nbytes = rows * self._row_nbytes
-        os.ftruncate(self._fd.fileno(), self._nbytes)
+        os.ftruncate(self._fd, self._nbytes)
 
     def array(self) -> npt.NDArray[Any]:
         """Map what has been appended so far, read-only, of shape (n, *row_shape)."""
@@ -94,8 +100,21 @@ class Column:
         shape = (self._nbytes // self._row_nbytes if self._row_nbytes else 0, *self.row_shape)
         if not self._nbytes:
             return np.zeros(shape, self.dtype)
-        return np.asarray(np.memmap(self._fd, dtype=self.dtype, mode="r", shape=shape))  # a plain array: cheaper to slice
+        with os.fdopen(os.dup(self._fd), "rb") as handle:
+            mapped = np.memmap(handle, dtype=self.dtype, mode="r", shape=shape)
+        return np.asarray(mapped)  # a plain array: cheaper to slice
+
+    def fileno(self) -> int:
+        """Flush and return the descriptor, for another process to take over."""
+        self.flush()
+        return self._fd
 
     def close(self) -> None:
         """Release the file; mapped arrays stay valid."""
-        self._fd.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -160,38 +160,29 @@ class RowTable:
         folder: Where the temporary files lie.
 
     Use: ``add`` blocks in any order of images, then ``finish(n_images, ...)`` once, then ``rows(i)``. The order of rows within
-    an image is the order in which they were added.
+    an image is the order in which they were added. ``share`` and ``reopen`` give a finished table to another process, which maps
+    the same files.
     """
 
     def __init__(
-        self, unit: Literal["norm", "px"], place: Literal["line", "annotation_id", "object"], keypoints: int, folder: Path | None
+        self,
+        unit: Literal["norm", "px"],
+        place: Literal["line", "annotation_id", "object"],
+        keypoints: int,
+        folder: Path | None = None,
+        *,
+        fds: dict[str, int] | None = None,
     ) -> None:
         self.unit: Literal["norm", "px"] = unit
         self.place: Literal["line", "annotation_id", "object"] = place
         self.keypoints = keypoints
         self._columns = {
-            "image": Column(np.int64, (), folder=folder),
-            "cls": Column(np.int32, (), folder=folder),
-            "xyxy": Column(np.float64, (4,), folder=folder),
-            "has_box": Column(np.bool_, (), folder=folder),
-            "kind": Column(np.uint8, (), folder=folder),
-            "flags": Column(np.uint8, (), folder=folder),
-            "where": Column(np.int64, (), folder=folder),
-            "area": Column(np.float64, (), folder=folder),
-            "parts": Column(np.int64, (), folder=folder),  # cumulative: end of the row's parts
-            "ring_ends": Column(np.int64, (), folder=folder),  # cumulative: end of the part's points
-            "points": Column(np.float64, (2,), folder=folder),
-            "rle_ends": Column(np.int64, (), folder=folder),  # cumulative: end of the row's run lengths
-            "rle": Column(np.uint8, (), folder=folder),
-            "keypoints": Column(np.float64, (keypoints, 3), folder=folder),
+            name: Column(dtype, (keypoints, 3) if name == "keypoints" else shape, folder=folder, fd=fds[name] if fds else None)
+            for name, (dtype, shape) in _ROW_COLUMNS.items()
         }
         self._parts = self._points = self._rle = 0
-        self._view: dict[str, npt.NDArray[np.generic]] = {}
-        self._order: npt.NDArray[np.int64] | None = None
-        self._starts: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        self._view: dict[str, npt.NDArray[Any]] = {}
         self._files: Sequence[str] = ()
-        self._file_of: npt.NDArray[np.int32] | None = None
-        self._declared_hw: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self._columns["image"])
@@ -231,52 +222,110 @@ class RowTable:
             file_of: (N,) index into ``files`` of each image's label file, -1 for none.
             declared_hw: (N, 2) stated sizes, 0 where there is none.
         """
-        self._view = {name: column.array() for name, column in self._columns.items()}
-        image = self._view["image"]
+        image = self._columns["image"].array()
         if len(image) and bool((np.diff(image) < 0).any()):
-            self._order = np.argsort(image, kind="stable")
-        counts = np.bincount(image.astype(np.int64), minlength=images) if len(image) else np.zeros(images, np.int64)
-        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        self._files, self._file_of, self._declared_hw = files, file_of, declared_hw
+            self._columns["order"].append(np.argsort(image, kind="stable"))
+        counts = np.bincount(image, minlength=images) if len(image) else np.zeros(images, np.int64)
+        self._columns["starts"].append(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+        self._columns["file_of"].append(file_of)
+        self._columns["declared_hw"].append(np.zeros((images, 2), np.int32) if declared_hw is None else declared_hw)
+        self._files = files
+        self._map()
+
+    def _map(self) -> None:
+        self._view = {name: column.array() for name, column in self._columns.items()}
+
+    def share(self) -> tuple[tuple[Literal["norm", "px"], Literal["line", "annotation_id", "object"], int], dict[str, int]]:
+        """Return what ``reopen`` needs: the three settings and the descriptor of every column."""
+        return (self.unit, self.place, self.keypoints), {name: column.fileno() for name, column in self._columns.items()}
+
+    @classmethod
+    def reopen(
+        cls,
+        settings: tuple[Literal["norm", "px"], Literal["line", "annotation_id", "object"], int],
+        fds: dict[str, int],
+    ) -> RowTable:
+        """Map a finished table of another process. Names of label files do not come along: ``rows(i, file=...)`` takes them."""
+        table = cls(*settings, fds=fds)
+        table._map()
+        return table
 
     def counts(self) -> npt.NDArray[np.int64]:
         """Return (N,) rows per image."""
-        return np.diff(self._starts)
+        return np.diff(self._view["starts"])
 
-    def column(self, name: Literal["cls", "kind", "flags"]) -> npt.NDArray[np.generic]:
+    def column(self, name: Literal["cls", "kind", "flags"]) -> npt.NDArray[Any]:
         """Return one whole column (M,) in the order in which rows were added."""
         return self._view[name]
 
-    def rows(self, i: int) -> Rows:
+    def declared_hw(self) -> npt.NDArray[np.int32]:
+        """Return (N, 2) stated picture sizes, 0 where there is none."""
+        return self._view["declared_hw"]
+
+    def file(self, i: int) -> str:
+        """Return the name of the label file of image ``i``, "" for none."""
+        at = int(self._view["file_of"][i])
+        return self._files[at] if at >= 0 else ""
+
+    def rows(self, i: int, *, file: str | None = None) -> Rows:
         """Return the rows of image ``i``."""
-        start, stop = int(self._starts[i]), int(self._starts[i + 1])
-        at = np.arange(start, stop) if self._order is None else self._order[start:stop]
         v = self._view
-        part_ranges = [_slice(v["parts"], k) for k in at]
+        start, stop = int(v["starts"][i]), int(v["starts"][i + 1])
+        at: npt.NDArray[np.int64] | slice = v["order"][start:stop] if len(v["order"]) else slice(start, stop)
+        numbers = range(start, stop) if isinstance(at, slice) else at.tolist()
+        part_ranges = [_slice(v["parts"], k) for k in numbers]
         rings = [v["points"][slice(*_slice(v["ring_ends"], p))] for first, last in part_ranges for p in range(first, last)]
-        packed = [v["rle"][slice(*_slice(v["rle_ends"], k))].tobytes() for k in at]
-        file = -1 if self._file_of is None else int(self._file_of[i])
-        hw = None if self._declared_hw is None else tuple(int(x) for x in self._declared_hw[i])
+        n = stop - start
+        packed = [v["rle"][slice(*_slice(v["rle_ends"], k))].tobytes() for k in numbers] if len(v["rle"]) else [b""] * n
+        h, w = v["declared_hw"][i].tolist()
         return Rows(
             unit=self.unit,
-            file=self._files[file] if file >= 0 else "",
+            file=self.file(i) if file is None else file,
             place=self.place,
-            cls=np.array(v["cls"][at], np.int32),
-            xyxy=np.array(v["xyxy"][at], np.float64),
-            has_box=np.array(v["has_box"][at], np.bool_),
-            kind=np.array(v["kind"][at], np.uint8),
-            flags=np.array(v["flags"][at], np.uint8),
-            where=np.array(v["where"][at], np.int64),
-            area=np.array(v["area"][at], np.float64),
-            part_offsets=np.concatenate([[0], np.cumsum([b - a for a, b in part_ranges])]).astype(np.int64),
-            point_offsets=np.concatenate([[0], np.cumsum([len(r) for r in rings])]).astype(np.int64),
-            points=np.concatenate(rings).astype(np.float64) if rings else np.zeros((0, 2), np.float64),
-            keypoints=np.array(v["keypoints"][at], np.float64) if self.keypoints else np.zeros((len(at), 0, 3), np.float64),
+            cls=v["cls"][at],
+            xyxy=v["xyxy"][at],
+            has_box=v["has_box"][at],
+            kind=v["kind"][at],
+            flags=v["flags"][at],
+            where=v["where"][at],
+            area=v["area"][at],
+            part_offsets=_offsets([last - first for first, last in part_ranges]),
+            point_offsets=_offsets([len(ring) for ring in rings]),
+            points=np.concatenate(rings) if rings else np.zeros((0, 2), np.float64),
+            keypoints=v["keypoints"][at] if self.keypoints else np.zeros((n, 0, 3), np.float64),
             rle=[r or None for r in packed],
-            declared_hw=(hw[0], hw[1]) if hw is not None and hw[0] > 0 and hw[1] > 0 else None,
+            declared_hw=(h, w) if h > 0 and w > 0 else None,
         )
 
 
-def _slice(ends: npt.NDArray[np.generic], k: int) -> tuple[int, int]:
+_ROW_COLUMNS: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {
+    "image": (np.int64, ()),
+    "cls": (np.int32, ()),
+    "xyxy": (np.float64, (4,)),
+    "has_box": (np.bool_, ()),
+    "kind": (np.uint8, ()),
+    "flags": (np.uint8, ()),
+    "where": (np.int64, ()),
+    "area": (np.float64, ()),
+    "parts": (np.int64, ()),  # cumulative: end of the row's parts
+    "ring_ends": (np.int64, ()),  # cumulative: end of the part's points
+    "points": (np.float64, (2,)),
+    "rle_ends": (np.int64, ()),  # cumulative: end of the row's run lengths
+    "rle": (np.uint8, ()),
+    "keypoints": (np.float64, ()),  # (K, 3) a row
+    "order": (np.int64, ()),  # rows sorted by image; empty when they came sorted
+    "starts": (np.int64, ()),  # (N + 1,) first row of each image in that order
+    "file_of": (np.int32, ()),
+    "declared_hw": (np.int32, (2,)),
+}
+
+
+def _offsets(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+    out = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=out[1:])
+    return out
+
+
+def _slice(ends: npt.NDArray[Any], k: int) -> tuple[int, int]:
     """Return the range of item ``k`` in a column of cumulative ends."""
     return (int(ends[k - 1]) if k else 0), int(ends[k])
