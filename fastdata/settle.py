@@ -151,9 +151,7 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
     points = (instances.points_px.astype(np.float64) * gain).astype(np.float32)
     keypoints = instances.keypoints_px.copy()
     keypoints[..., :2] = np.minimum((keypoints[..., :2].astype(np.float64) * gain).astype(np.float32), limit)
-    is_obb_point = np.repeat(
-        np.repeat(instances.kind == OBB, np.diff(instances.part_offsets)), np.diff(instances.point_offsets)
-    )
+    is_obb_point = np.repeat(np.repeat(instances.kind == OBB, np.diff(instances.part_offsets)), np.diff(instances.point_offsets))
     points[~is_obb_point] = np.minimum(points[~is_obb_point], limit)  # rounding must not push an edge point over the edge
     return Instances(
         cls=instances.cls,
@@ -225,9 +223,7 @@ def _judge(
     return _Kept(i, kind, cut, rings if kind != BOX else [])
 
 
-def _rings_of_mask(
-    rows: Rows, i: int, size_hw: tuple[int, int], problems: list[Problem]
-) -> tuple[int, list[boxes.F64]]:
+def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int], problems: list[Problem]) -> tuple[int, list[boxes.F64]]:
     """Decode the run lengths of row ``i`` into pixel-edge rings; a box where they cannot be read."""
     from fastdata import masks
 

@@ -149,6 +149,11 @@ class Scan:
         assert self.table is not None
         return self.table.rows(i)
 
+    def count_by_split(self) -> dict[str, int]:
+        """Return the number of images listed in each split."""
+        counts = np.bincount(self.split, minlength=len(self.splits))
+        return {name: int(count) for name, count in zip(self.splits, counts, strict=True)}
+
 
 class RowTable:
     """The published rows of N images in spooled columns.

@@ -1,0 +1,1 @@
+"""Source → store: atomic, resumable, verified."""

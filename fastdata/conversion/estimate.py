@@ -1,0 +1,245 @@
+"""What a conversion will cost, before anything is written: bytes, time and loading speed of every codec.
+
+Sizes come from the label files where they state them (exact), else from the headers of a sample; bytes and times of the encoded
+codecs from encoding a sample. A sample is spread evenly over the set, so that a set sorted by camera or size is seen whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.conversion.options import ConvertOptions, usable_cores
+from fastdata.images import Refused, decode_image, probe_size
+from fastdata.pixels import decode_payload, encode, fitted_size, resize, to_planar
+from fastdata.sources.scan import Scan
+
+SIZE_SAMPLE = 512
+"""Headers read when the labels state no sizes."""
+SPEED_SAMPLE = 16
+"""Pictures decoded and encoded: under two seconds for ordinary photos."""
+SPEED_SAMPLE_S = 4.0
+"""The sample stops early on large pictures."""
+MARGIN = 1.05
+"""Asked for above the estimate, since a sample is not the set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecCost:
+    """What one codec would cost."""
+
+    codec: str
+    nbytes: int
+    """Of all payloads."""
+    convert_s: float
+    """Decoding, resizing and encoding with the workers asked for; a slow disk takes longer."""
+    load_images_per_s: float
+    """Pictures that one core gets out of the store per second, before augmentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a conversion would cost."""
+
+    images: int
+    rows: int
+    missing: int
+    """Images that are listed and not there."""
+    exact_sizes: bool
+    """Whether the sizes of all pictures are stated by the label files."""
+    picture_nbytes: int
+    """Raw bytes of the largest picture seen, at the size it is stored in."""
+    costs: tuple[CodecCost, ...]
+    free_nbytes: int
+    """On the disk of the target."""
+    memory_nbytes: int
+    """Of this machine."""
+    workers: int
+
+    def cost(self, codec: str) -> CodecCost:
+        """Return the cost of one codec."""
+        return next(c for c in self.costs if c.codec == codec)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it."""
+        return asdict(self)
+
+
+def estimate(scan: Scan, options: ConvertOptions, out: Path) -> Estimate:
+    """Estimate every codec at the size asked for. Reads a sample of the pictures, writes nothing.
+
+    ``original`` is listed only for ``imgsz=None``, which it needs.
+    """
+    there = np.flatnonzero(scan.nbytes >= 0)
+    raw_nbytes, exact = _raw_nbytes(scan, options, there)
+    timed = _time_sample(scan, options, there)
+    workers = options.workers or usable_cores()
+    n = len(there)
+    costs = []
+    for codec in ("raw", "jpeg", "webp", "original"):
+        if codec == "original" and options.imgsz is not None:
+            continue
+        if codec == "original":
+            total = float(scan.nbytes[there].sum())
+        else:
+            total = n * raw_nbytes.mean * timed.nbytes[codec] / max(timed.nbytes["raw"], 1)
+        costs.append(
+            CodecCost(
+                codec=codec,
+                nbytes=int(total),
+                convert_s=round(timed.convert_s[codec] * n / workers, 1),
+                load_images_per_s=round(1 / timed.load_s[codec], 1) if timed.load_s[codec] > 0 else 0.0,
+            )
+        )
+    return Estimate(
+        images=len(scan),
+        rows=scan.rows_in,
+        missing=len(scan) - n,
+        exact_sizes=exact,
+        picture_nbytes=int(raw_nbytes.largest),
+        costs=tuple(costs),
+        free_nbytes=free_nbytes(out),
+        memory_nbytes=memory_nbytes(),
+        workers=workers,
+    )
+
+
+def choose_codec(estimated: Estimate, options: ConvertOptions) -> tuple[str, str]:
+    """Return the codec that ``auto`` stands for, and why.
+
+    raw where it fits the free disk and half of the memory (so that the page cache holds it), else jpeg.
+    """
+    if options.codec != "auto":
+        return options.codec, "as asked for"
+    need = estimated.cost("raw").nbytes
+    if need * MARGIN > estimated.free_nbytes:
+        return "jpeg", f"raw would take {gigabytes(need)}, and {gigabytes(estimated.free_nbytes)} are free on the disk"
+    if need > estimated.memory_nbytes / 2:
+        return "jpeg", f"raw would take {gigabytes(need)}, more than half of the {gigabytes(estimated.memory_nbytes)} of memory"
+    return "raw", f"{gigabytes(need)} fit the free disk and half of the memory"
+
+
+def gigabytes(nbytes: float) -> str:
+    """Return a size for people: 1.2 GB, 340 MB, 12 kB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{int(nbytes)} B"
+
+
+def free_nbytes(out: Path) -> int:
+    """Return the free bytes of the disk that ``out`` will lie on."""
+    folder = out.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def memory_nbytes() -> int:
+    """Return the memory this process may use: the machine's, cut by the limit of its control group."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return total if limit == "max" else min(total, int(limit))
+    except (OSError, ValueError):
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    mean: float
+    largest: float
+
+
+def _spread(there: npt.NDArray[np.int64], k: int) -> list[int]:
+    if len(there) <= k:
+        return [int(i) for i in there]
+    return [int(there[j]) for j in np.linspace(0, len(there) - 1, k).astype(np.int64)]
+
+
+def _raw_nbytes(scan: Scan, options: ConvertOptions, there: npt.NDArray[np.int64]) -> tuple[_Sizes, bool]:
+    """Return the mean and the largest raw size at the stored size, and whether all sizes are known."""
+    assert scan.table is not None
+    declared = scan.table.declared_hw()[there]
+    exact = bool(len(there)) and bool((declared > 0).all())
+    if exact:
+        shapes = declared.astype(np.float64)
+    else:
+        probed = [_probe(Path(scan.paths[i])) for i in _spread(there, SIZE_SAMPLE)]
+        shapes = np.array([hw for hw in probed if hw is not None], np.float64).reshape(-1, 2)
+    if not len(shapes):
+        return _Sizes(0.0, 0.0), False
+    if options.imgsz is not None:
+        gain = options.imgsz / shapes.max(axis=1, keepdims=True)
+        shapes = np.maximum(np.minimum(np.ceil(shapes * gain), options.imgsz), 1)
+    pixels = shapes.prod(axis=1) * 3
+    return _Sizes(float(pixels.mean()), float(pixels.max())), exact
+
+
+def _probe(path: Path) -> tuple[int, int] | None:
+    try:
+        with open(path, "rb") as handle:
+            found = probe_size(handle.read(1 << 18))
+            return found if found is not None else probe_size(path.read_bytes())
+    except OSError:
+        return None
+
+
+@dataclass(slots=True)
+class _Timed:
+    nbytes: dict[str, float]
+    convert_s: dict[str, float]
+    load_s: dict[str, float]
+
+
+def _time_sample(scan: Scan, options: ConvertOptions, there: npt.NDArray[np.int64]) -> _Timed:
+    """Return mean bytes and seconds per picture and codec over a sample."""
+    codecs = ("raw", "jpeg", "webp", "original")
+    nbytes, convert_s, load_s = (dict.fromkeys(codecs, 0.0) for _ in range(3))
+    seen, began = 0, time.perf_counter()
+    for i in _spread(there, SPEED_SAMPLE):
+        if seen and time.perf_counter() - began > SPEED_SAMPLE_S:
+            break
+        try:
+            data = Path(scan.paths[i]).read_bytes()
+        except OSError:
+            continue
+        picture, decode_s = _timed(lambda data=data: decode_image(data, max_pixels=options.max_pixels, jpeg=options.decoder))
+        if isinstance(picture, Refused):
+            continue
+        seen += 1
+        rgb = picture.rgb
+        resize_s = 0.0
+        if options.imgsz is not None:
+            to_hw = fitted_size((rgb.shape[0], rgb.shape[1]), options.imgsz)
+            rgb, resize_s = _timed(lambda rgb=rgb, to_hw=to_hw: resize(rgb, to_hw, options.resample))
+        hw = (rgb.shape[0], rgb.shape[1])
+        planes, planar_s = _timed(lambda rgb=rgb: to_planar(rgb))
+        nbytes["raw"] += planes.nbytes
+        convert_s["raw"] += decode_s + resize_s + planar_s
+        load_s["raw"] += _timed(lambda planes=planes: planes.copy())[1]
+        nbytes["original"] += len(data)
+        convert_s["original"] += decode_s
+        load_s["original"] += decode_s
+        for codec in ("jpeg", "webp"):
+            payload, encode_s = _timed(lambda rgb=rgb, codec=codec: encode(rgb, codec, options.quality))
+            nbytes[codec] += len(payload)
+            convert_s[codec] += decode_s + resize_s + encode_s
+            load_s[codec] += _timed(lambda payload=payload, codec=codec, hw=hw: decode_payload(payload, codec, hw, 3))[1]
+    for table in (nbytes, convert_s, load_s):
+        for codec in codecs:
+            table[codec] /= max(seen, 1)
+    return _Timed(nbytes, convert_s, load_s)
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.perf_counter()
+    return call(), time.perf_counter() - began

@@ -1,0 +1,382 @@
+"""Convert a published dataset into a store: read, estimate, decode in parallel, write in order, publish at once.
+
+The store is a function of (source, options): records stand in the order of the splits and, within a split, of the dataset,
+whatever the number of workers, and a conversion that was killed and resumed writes the bytes of an undisturbed one.
+The source is only ever read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.conversion import report as reporting
+from fastdata.conversion.estimate import MARGIN, Estimate, choose_codec, estimate, gigabytes
+from fastdata.conversion.options import ConvertOptions, fingerprint
+from fastdata.conversion.pool import Pool
+from fastdata.conversion.report import Tally
+from fastdata.conversion.worker import Done, Job, Setup
+from fastdata.errors import DataError, UsageError
+from fastdata.labels import CROWD, Instances
+from fastdata.problems import FATAL, Problem, Skip
+from fastdata.settle import scaled, settle
+from fastdata.sources.detect import read
+from fastdata.sources.scan import Scan
+from fastdata.store.format import Manifest
+from fastdata.store.write import Entry, Record, StoreWriter, check_target
+
+PICTURES_PER_WORKER = 32
+"""A worker takes about 0.3 s to start, as long as it takes to convert so many pictures: fewer are not worth another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a conversion is."""
+
+    stage: str
+    """``read``, ``convert`` or ``publish``."""
+    done: int
+    total: int
+    """Images."""
+    nbytes: int
+    """Payload written."""
+    skipped: int
+    resumed: int = 0
+    """Images that an earlier run had done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What came of a conversion."""
+
+    out: Path
+    codec: str
+    why_codec: str
+    tally: Tally
+    scan: Scan
+    resumed: int
+    """Images that an earlier, interrupted run had already done."""
+    why_not_resumed: str | None
+    """Why an earlier run's work was thrown away, if it was."""
+    seconds: float
+    summary: dict[str, Any]
+    """As in the report."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should look at, one sentence each."""
+        tally, out = self.tally, []
+        if tally.skipped:
+            out.append(f"{sum(tally.skipped.values()):,} images could not be stored")
+        if tally.truncated_kept:
+            out.append(f"{tally.truncated_kept:,} pictures break off; what could be decoded was kept, as asked for")
+        if tally.stored and tally.background > tally.stored / 2:
+            out.append(f"{tally.background:,} of {tally.stored:,} images have no objects; are the labels where they should be?")
+        return out
+
+    @property
+    def worth_a_report(self) -> bool:
+        """Whether anything was skipped, dropped, changed or noted."""
+        return bool(self.tally.skipped or self.tally.problems)
+
+
+Listener = Callable[[Progress], None]
+
+
+def scan_source(src: Path, options: ConvertOptions) -> Scan:
+    """Read a dataset's labels and image list, and refuse one without images."""
+    scan = read(Path(src), options.source, options.kind)
+    if len(scan) == 0:
+        raise DataError(f"{src}: the dataset must have at least one image, got none")
+    return scan
+
+
+def convert(
+    src: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: ConvertOptions | None = None,
+    *,
+    overwrite: bool = False,
+    resume: bool = True,
+    report: str | os.PathLike[str] | None = None,
+    listener: Listener | None = None,
+) -> Converted:
+    """Convert a dataset once.
+
+    Args:
+        src: COCO folder or json, data.yaml or YOLO folder, VOC folder, DOTA folder.
+        out: ``*.lmdb`` makes one LMDB file, anything else a folder of shards.
+        options: How.
+        overwrite: Replace a store that is there; it opens until the moment the new one takes its place.
+        resume: Continue what an interrupted run of the same source and options left.
+        report: Where the problems report goes (JSON).
+        listener: Called now and then with the progress.
+
+    Returns:
+        The counts and where the store is.
+
+    Raises:
+        UsageError: An option breaks its rule, or the target is there already.
+        DataError: The dataset is misread, or with ``on_error="raise"`` the first fault of any kind.
+        OSError: No space, no permission.
+    """
+    began = time.monotonic()
+    options = options or ConvertOptions()
+    target = Path(out)
+    check_target(target, overwrite=overwrite)
+    tell = listener or (lambda progress: None)
+    tell(Progress("read", 0, 0, 0, 0))
+    scan = scan_source(Path(src), options)
+    estimated = estimate(scan, options, target)
+    codec, why_codec = choose_codec(estimated, options)
+    mark = fingerprint(scan, replace(options, codec=codec))  # type: ignore[arg-type]
+
+    with StoreWriter.begin(target, fingerprint=mark, keypoints=scan.keypoints, overwrite=overwrite, resume=resume) as writer:
+        _check_disk(estimated, codec, target, writer.payload_nbytes)
+        run = _Run(scan, options, codec, writer, tell)
+        resumed = run.start()
+        run.convert(estimated)
+        tell(Progress("publish", run.position, len(scan), run.tally.payload_nbytes, run.skipped, resumed))
+        run.tally.check()
+        summary = _summary(scan, run.tally, codec)
+        if report is not None:
+            reporting.write_report(Path(report), summary, writer.log_path())
+        writer.publish(_manifest(scan, options, codec, summary), scan.label_files)
+    return Converted(
+        out=target,
+        codec=codec,
+        why_codec=why_codec,
+        tally=run.tally,
+        scan=scan,
+        resumed=resumed,
+        why_not_resumed=writer.why_not_resumed,
+        seconds=time.monotonic() - began,
+        summary=summary,
+    )
+
+
+class _Run:
+    """The state of one conversion between two checkpoints: where it is and what it has counted."""
+
+    def __init__(self, scan: Scan, options: ConvertOptions, codec: str, writer: StoreWriter, tell: Listener) -> None:
+        self.scan, self.options, self.codec, self.writer, self.tell = scan, options, codec, writer, tell
+        self.order = np.argsort(scan.split, kind="stable")
+        self.position = 0
+        self.split = -1
+        self.tally = Tally(images_in=len(scan) + len(scan.skips), rows_in=scan.rows_in, dropped=scan.rows_dropped)
+        self.twice = _paths_in_two_splits(scan, self.order)
+        firsts = set(self.twice.values())
+        self.firsts = {scan.keys[i]: i for i in firsts}
+        self.stored: dict[int, tuple[int, tuple[int, int], tuple[int, int]]] = {}
+        assert scan.table is not None
+        self.table = scan.table
+        self.rows_of = scan.table.counts()
+        self.resumed = 0
+
+    @property
+    def skipped(self) -> int:
+        return sum(self.tally.skipped.values())
+
+    def start(self) -> int:
+        """Continue at the last checkpoint, or begin with what the reader found. Returns the images already done."""
+        state = self.writer.resumed
+        if state is not None:
+            self.position, self.split = state["position"], state["split"]
+            self.tally = Tally.from_json(state["tally"])
+            self.resumed = self.position
+            if self.firsts:
+                for key, record, original_hw, size_hw in self.writer.entries_so_far():
+                    self._remember(key, record, original_hw, size_hw)
+            return self.resumed
+        for problem in self.scan.problems:
+            self._log_problem(problem)
+        for skip in self.scan.skips:
+            self.tally.skip(skip)
+            self.writer.log(reporting.line(skip))
+        return 0
+
+    def convert(self, estimated: Estimate) -> None:
+        """Convert every image from ``position`` on."""
+        setup = Setup(
+            imgsz=self.options.imgsz,
+            codec=self.codec,  # type: ignore[arg-type]
+            quality=self.options.quality,
+            resample=self.options.resample,
+            decoder=self.options.decoder,
+            max_pixels=self.options.max_pixels,
+            allow_truncated=self.options.allow_truncated,
+            spill_folder=str(self.writer.staging),
+        )
+        todo = len(self.order) - self.position
+        workers = max(1, min(estimated.workers, -(-todo // PICTURES_PER_WORKER)))
+        told = 0.0
+        with Pool(setup, self.table, workers, estimated.picture_nbytes) as pool:
+            answers = pool.run(self._jobs())
+            while self.position < len(self.order):
+                index = int(self.order[self.position])
+                self._enter_split(int(self.scan.split[index]))
+                if index in self.twice:
+                    self._share(index, pool)
+                else:
+                    done, payload = next(answers)
+                    assert done.index == index, (done.index, index)
+                    self._take(done, payload)
+                self.position += 1
+                if self.writer.due:
+                    self._checkpoint()
+                if time.monotonic() - told > 0.1:
+                    told = time.monotonic()
+                    self.tell(self._progress())
+        self._enter_split(len(self.scan.splits) - 1)
+        self._checkpoint()
+        self.tell(self._progress())
+
+    def _progress(self) -> Progress:
+        return Progress("convert", self.position, len(self.order), self.tally.payload_nbytes, self.skipped, self.resumed)
+
+    def _checkpoint(self) -> None:
+        self.writer.checkpoint({"position": self.position, "split": self.split, "tally": self.tally.to_json()})
+
+    def _jobs(self) -> Iterator[Job]:
+        """Yield the images that must be decoded, in order: all but those that an earlier split stores."""
+        for position in range(self.position, len(self.order)):
+            index = int(self.order[position])
+            if index not in self.twice:
+                yield self._job(index)
+
+    def _job(self, index: int) -> Job:
+        return Job(index, self.scan.keys[index], self.scan.paths[index], self.table.file(index))
+
+    def _enter_split(self, split: int) -> None:
+        while self.split < split:
+            self.split += 1
+            self.writer.begin_split(self.scan.splits[self.split])
+
+    def _take(self, done: Done, payload: npt.NDArray[np.uint8]) -> None:
+        """Write one converted image, or count why there is none."""
+        if done.skip is not None:
+            self._take_skip(done.index, done.skip)
+            return
+        for problem in done.problems:
+            self._log_problem(problem)
+        assert done.instances is not None
+        record = self.writer.add_record(
+            Record(payload=payload, encoding=done.encoding, size_hw=done.size_hw, channels=3, crc32c=done.crc32c)
+        )
+        self.tally.payload_nbytes += done.nbytes
+        self.tally.recoded += done.recoded
+        self._remember(self.scan.keys[done.index], record, done.original_hw, done.size_hw)
+        self._add_entry(done.index, record, done.original_hw, done.instances)
+
+    def _remember(self, key: str, record: int, original_hw: tuple[int, int], size_hw: tuple[int, int]) -> None:
+        """Keep where a picture lies that a later split shows again; the first split that shows it stores it."""
+        first = self.firsts.get(key)
+        if first is not None:
+            self.stored.setdefault(first, (record, original_hw, size_hw))
+
+    def _take_skip(self, index: int, skip: Skip) -> None:
+        if self.options.source.on_error == "raise":
+            raise DataError(f"{skip.file}: {skip.reason}: {skip.detail}; mend or remove it, or convert with --on-error safe")
+        self.tally.skip(skip)
+        self.tally.rows_of_skipped += int(self.rows_of[index])
+        self.writer.log(reporting.line(skip))
+
+    def _add_entry(self, index: int, record: int, original_hw: tuple[int, int], instances: Instances) -> None:
+        scan = self.scan
+        self.writer.add_entry(
+            Entry(
+                key=scan.keys[index],
+                record=record,
+                original_hw=original_hw,
+                instances=instances,
+                image_id=int(scan.image_id[index]),
+                source_nbytes=int(scan.nbytes[index]),
+                source_mtime_ns=int(scan.mtime_ns[index]),
+            )
+        )
+        self.tally.stored += 1
+        self.tally.kept += len(instances)
+        self.tally.dropped += int(self.rows_of[index]) - len(instances)
+        self.tally.crowd += int(np.count_nonzero(instances.flags & CROWD))
+        self.tally.background += not len(instances)
+
+    def _share(self, index: int, pool: Pool) -> None:
+        """Add an entry for a picture that an earlier split has stored already; it stores no bytes of its own."""
+        scan = self.scan
+        found = self.stored.get(self.twice[index])
+        if found is None:  # it could not be stored there; say again why
+            self._take(*pool.one(self._job(index)))
+            return
+        record, original_hw, size_hw = found
+        instances, problems = settle(scan.rows(index), original_hw, key=scan.keys[index])
+        for problem in problems:
+            self._log_problem(problem)
+        self.tally.shared += 1
+        self._add_entry(index, record, original_hw, scaled(instances, original_hw, size_hw))
+
+    def _log_problem(self, problem: Problem) -> None:
+        on_error = self.options.source.on_error
+        if (problem.kind in FATAL and on_error == "safe") or (problem.is_fault and on_error == "raise"):
+            raise DataError(f"{problem.where}: {problem.kind}: {problem.detail}")
+        self.tally.problem(problem)
+        self.writer.log(reporting.line(problem))
+
+
+def _paths_in_two_splits(scan: Scan, order: npt.NDArray[np.int64]) -> dict[int, int]:
+    """Map each image whose file an earlier split lists too to the first image with that file, in the order of conversion."""
+    if len(scan.splits) < 2:
+        return {}
+    digests = np.array([hash64(scan.paths[int(i)]) for i in order], np.uint64)
+    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
+    again = np.flatnonzero(first[inverse] != np.arange(len(order)))
+    return {
+        int(order[k]): int(order[first[inverse[k]]])
+        for k in again
+        if scan.paths[int(order[k])] == scan.paths[int(order[first[inverse[k]]])]
+    }
+
+
+def hash64(text: str) -> int:
+    """Return 64 bits of BLAKE2b: candidates for equality; the caller compares the texts themselves."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+
+
+def _check_disk(estimated: Estimate, codec: str, target: Path, written_nbytes: int) -> None:
+    """Refuse to begin what cannot fit."""
+    need = int(estimated.cost(codec).nbytes * MARGIN) - written_nbytes
+    if need <= estimated.free_nbytes:
+        return
+    smaller = [
+        f"--codec {c.codec} ({gigabytes(c.nbytes)})" for c in estimated.costs if c.nbytes * MARGIN <= estimated.free_nbytes
+    ]
+    fix = f"; {' or '.join(smaller)} would fit" if smaller else ""
+    raise OSError(
+        errno.ENOSPC,
+        f"the disk of {target} must have {gigabytes(need)} free for codec {codec}, got {gigabytes(estimated.free_nbytes)}{fix}",
+    )
+
+
+def _summary(scan: Scan, tally: Tally, codec: str, stored_by_split: dict[str, int], nbytes: int) -> dict[str, Any]:
+    """Return what stands first in the report and in the manifest."""
+    counts = tally.to_json()
+    return {
+        "source": scan.source,
+        "codec": codec,
+        "images": {name: counts[name] for name in ("images_in", "stored", "skipped", "background", "shared", "recoded")},
+        "rows": {name: counts[name] for name in ("rows_in", "kept", "crowd", "dropped", "rows_of_skipped")},
+        "problems": counts["problems"],
+        "truncated_kept": tally.truncated_kept,
+        "splits": stored_by_split,
+        "classes": len(scan.names),
+        "decisions": dict(scan.decisions),
+        "payload_nbytes": tally.payload_nbytes,
+    }
