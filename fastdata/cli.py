@@ -211,7 +211,15 @@ def _convert(src: Path, out: Path, options: Any, overwrite: bool, resume: bool, 
     for text in done.warnings:
         warn(text)
     if as_json:
-        put_json({"store": str(done.out), "seconds": round(done.seconds, 3), "resumed": done.resumed, **done.summary})
+        put_json(
+            {
+                "store": str(done.out),
+                "seconds": round(done.seconds, 3),
+                "resumed": done.resumed,
+                "nbytes": done.store_nbytes,
+                **done.summary,
+            }
+        )
         return
     console = stdout()
     console.print(summary_table(done))

@@ -25,13 +25,14 @@ from fastdata.conversion.options import ConvertOptions, fingerprint
 from fastdata.conversion.pool import Pool
 from fastdata.conversion.report import Tally
 from fastdata.conversion.worker import Done, Job, Setup
-from fastdata.errors import DataError, UsageError
+from fastdata.catalog import Keypoints
+from fastdata.errors import DataError
 from fastdata.labels import CROWD, Instances
 from fastdata.problems import FATAL, Problem, Skip
 from fastdata.settle import scaled, settle
 from fastdata.sources.detect import read
 from fastdata.sources.scan import Scan
-from fastdata.store.format import Manifest
+from fastdata.store.manifest import Manifest
 from fastdata.store.write import Entry, Record, StoreWriter, check_target
 
 PICTURES_PER_WORKER = 32
@@ -68,6 +69,8 @@ class Converted:
     why_not_resumed: str | None
     """Why an earlier run's work was thrown away, if it was."""
     seconds: float
+    store_nbytes: int
+    """Bytes on the disk."""
     summary: dict[str, Any]
     """As in the report."""
 
@@ -147,7 +150,7 @@ def convert(
         run.convert(estimated)
         tell(Progress("publish", run.position, len(scan), run.tally.payload_nbytes, run.skipped, resumed))
         run.tally.check()
-        summary = _summary(scan, run.tally, codec)
+        summary = _summary(scan, run.tally, codec, run.stored_by_split)
         if report is not None:
             reporting.write_report(Path(report), summary, writer.log_path())
         writer.publish(_manifest(scan, options, codec, summary), scan.label_files)
@@ -160,6 +163,7 @@ def convert(
         resumed=resumed,
         why_not_resumed=writer.why_not_resumed,
         seconds=time.monotonic() - began,
+        store_nbytes=target.stat().st_size if target.is_file() else sum(f.stat().st_size for f in target.iterdir()),
         summary=summary,
     )
 
@@ -181,6 +185,7 @@ class _Run:
         self.table = scan.table
         self.rows_of = scan.table.counts()
         self.resumed = 0
+        self.stored_by_split = dict.fromkeys(scan.splits, 0)
 
     @property
     def skipped(self) -> int:
@@ -192,6 +197,7 @@ class _Run:
         if state is not None:
             self.position, self.split = state["position"], state["split"]
             self.tally = Tally.from_json(state["tally"])
+            self.stored_by_split = state["stored_by_split"]
             self.resumed = self.position
             if self.firsts:
                 for key, record, original_hw, size_hw in self.writer.entries_so_far():
@@ -244,7 +250,14 @@ class _Run:
         return Progress("convert", self.position, len(self.order), self.tally.payload_nbytes, self.skipped, self.resumed)
 
     def _checkpoint(self) -> None:
-        self.writer.checkpoint({"position": self.position, "split": self.split, "tally": self.tally.to_json()})
+        self.writer.checkpoint(
+            {
+                "position": self.position,
+                "split": self.split,
+                "tally": self.tally.to_json(),
+                "stored_by_split": self.stored_by_split,
+            }
+        )
 
     def _jobs(self) -> Iterator[Job]:
         """Yield the images that must be decoded, in order: all but those that an earlier split stores."""
@@ -268,6 +281,7 @@ class _Run:
             return
         for problem in done.problems:
             self._log_problem(problem)
+            self.tally.truncated_kept += problem.kind == "truncated-kept"
         assert done.instances is not None
         record = self.writer.add_record(
             Record(payload=payload, encoding=done.encoding, size_hw=done.size_hw, channels=3, crc32c=done.crc32c)
@@ -304,6 +318,7 @@ class _Run:
             )
         )
         self.tally.stored += 1
+        self.stored_by_split[scan.splits[int(scan.split[index])]] += 1
         self.tally.kept += len(instances)
         self.tally.dropped += int(self.rows_of[index]) - len(instances)
         self.tally.crowd += int(np.count_nonzero(instances.flags & CROWD))
@@ -365,7 +380,7 @@ def _check_disk(estimated: Estimate, codec: str, target: Path, written_nbytes: i
     )
 
 
-def _summary(scan: Scan, tally: Tally, codec: str, stored_by_split: dict[str, int], nbytes: int) -> dict[str, Any]:
+def _summary(scan: Scan, tally: Tally, codec: str, stored_by_split: dict[str, int]) -> dict[str, Any]:
     """Return what stands first in the report and in the manifest."""
     counts = tally.to_json()
     return {
@@ -380,3 +395,25 @@ def _summary(scan: Scan, tally: Tally, codec: str, stored_by_split: dict[str, in
         "decisions": dict(scan.decisions),
         "payload_nbytes": tally.payload_nbytes,
     }
+
+
+def _manifest(scan: Scan, options: ConvertOptions, codec: str, summary: dict[str, Any]) -> Manifest:
+    """Return the manifest as far as the conversion knows it; the writer adds splits, counts, files and uid."""
+    lossy = codec in ("jpeg", "webp") or (codec == "original" and summary["images"]["recoded"])
+    keypoints = None
+    if scan.keypoints:
+        keypoints = Keypoints(scan.keypoints, scan.keypoint_names, scan.flip_idx, scan.skeleton, scan.keypoint_dims)
+    return Manifest(
+        names=scan.names,
+        codec=codec,  # type: ignore[arg-type]
+        task=scan.task,
+        imgsz=options.imgsz,
+        resample=options.resample if options.imgsz is not None else None,
+        quality=options.quality if lossy else None,
+        category_ids=scan.category_ids,
+        keypoints=keypoints,
+        source=scan.source,
+        decisions=dict(scan.decisions),
+        options=replace(options, codec=codec).as_json(),  # type: ignore[arg-type]
+        summary=summary,
+    )

@@ -38,7 +38,7 @@ def summary_table(done: Converted) -> Table:
     for rule, choice in done.scan.decisions.items():
         table.add_row(rule, choice)
     table.add_row("codec", f"{done.codec} ({done.why_codec})")
-    table.add_row("bytes", f"{gigabytes(done.summary['store_nbytes'])}")
+    table.add_row("bytes", f"{gigabytes(done.store_nbytes)}")
     fresh = tally.images_in - done.resumed
     table.add_row("time", f"{done.seconds:.1f} s, {fresh / max(done.seconds, 1e-9):,.0f} images/s")
     return table

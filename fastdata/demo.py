@@ -1,0 +1,128 @@
+"""The two-minute tour: make a small dataset, convert it both ways, verify, look at it, measure what can be measured.
+
+Everything happens below one folder, which only this demo may have made. Figures printed are those of the very run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from fastdata.errors import UsageError
+
+MARKER = "made-by-fastdata-demo"
+"""File that says that a folder is the demo's own and may be replaced."""
+
+LOOKS = 200
+"""Pictures read in the comparison: a second or two of decoding."""
+
+
+def run(folder: Path, *, images: int = 400, overwrite: bool = False) -> None:
+    """Run the tour.
+
+    Args:
+        folder: Where everything goes.
+        images: Pictures to make.
+        overwrite: Replace the folder of an earlier demo.
+
+    Raises:
+        UsageError: The folder is there already, or is not the demo's.
+    """
+    from rich.rule import Rule
+
+    from fastdata.conversion.options import ConvertOptions
+    from fastdata.conversion.run import convert
+    from fastdata.conversion.tables import summary_table
+    from fastdata.show import write_contact_sheet
+    from fastdata.store.read import open_store
+    from fastdata.synth import write_dataset
+    from fastdata.terminal import stdout, ticking
+    from fastdata.verification import render as render_verdict
+    from fastdata.verification import verify
+
+    if images < 8:
+        raise UsageError(f"images must be at least 8, got {images}")
+    _prepare(folder, overwrite)
+    out = stdout()
+
+    out.print(Rule("1. a dataset, as people publish them", align="left"))
+    began = time.perf_counter()
+    dataset = write_dataset(folder / "dataset", images, format="yolo", task="segment")
+    out.print(f"{images} textured pictures with polygons in {time.perf_counter() - began:.1f} s: {dataset}")
+
+    for number, name in ((2, "shapes.lmdb"), (3, "shapes")):
+        kind = "one LMDB file" if name.endswith(".lmdb") else "a folder of memory-mapped shards"
+        out.print(Rule(f"{number}. fastdata convert {dataset} {folder / name}   ({kind})", align="left"))
+        with ticking("converting") as ticker:
+            done = convert(dataset, folder / name, ConvertOptions(codec="raw"), listener=ticker)
+        out.print(summary_table(done))
+
+    out.print(Rule(f"4. fastdata verify {folder / 'shapes.lmdb'} --source {dataset}", align="left"))
+    verdict = verify(folder / "shapes.lmdb", source=dataset)
+    out.print(render_verdict(verdict))
+
+    out.print(Rule(f"5. fastdata show {folder / 'shapes.lmdb'} {folder / 'sheet.png'}", align="left"))
+    with open_store(folder / "shapes.lmdb") as store:
+        write_contact_sheet(store, folder / "sheet.png", max_images=12)
+    out.print(f"look at {folder / 'sheet.png'}: boxes, polygons and names drawn on the stored pictures")
+
+    out.print(Rule("6. what it buys", align="left"))
+    out.print(_measure(folder / "shapes.lmdb", dataset))
+
+    out.print(Rule("next", align="left"))
+    out.print(
+        "your own data:   fastdata convert path/to/data.yaml my.lmdb --dry-run\n"
+        "what is in it:   fastdata info my.lmdb\n"
+        "this machine:    fastdata doctor\n"
+        "in Python:       store = fastdata.open_store('my.lmdb', split='train')",
+        markup=False,
+    )
+
+
+def _prepare(folder: Path, overwrite: bool) -> None:
+    """Make the folder; replace one only if an earlier demo made it."""
+    if folder.exists():
+        if not (folder / MARKER).is_file():
+            raise UsageError(f"folder must be new, or made by an earlier demo, got {folder}; choose another name")
+        if not overwrite:
+            raise UsageError(f"folder must be new, got {folder} of an earlier demo; replace it with --overwrite")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / MARKER).write_text("fastdata demo may replace this folder\n")
+
+
+def _measure(store_path: Path, dataset: Path) -> str:
+    """Compare, on one core, reading pictures from the store with decoding their files. Pixels are compared first."""
+    import cv2
+    import numpy as np
+
+    from fastdata.images import Refused, decode_image
+    from fastdata.pixels import fitted_size, resize, to_planar
+    from fastdata.store.read import open_store
+
+    def from_file(path: Path) -> np.ndarray:  # type: ignore[type-arg]
+        picture = decode_image(path.read_bytes())
+        assert not isinstance(picture, Refused)
+        hw = (picture.rgb.shape[0], picture.rgb.shape[1])
+        return to_planar(resize(picture.rgb, fitted_size(hw, 640), "trainer"))
+
+    cv2.setNumThreads(1)
+    with open_store(store_path) as store:
+        ids = range(min(LOOKS, len(store)))
+        paths = [dataset / store.key(i) for i in ids]
+        same = all(np.array_equal(store.image(i), from_file(paths[i])) for i in ids)
+        began = time.process_time()
+        for i in ids:
+            store.image(i).copy()
+        from_store_s = (time.process_time() - began) / len(ids)
+        began = time.process_time()
+        for path in paths:
+            from_file(path)
+        from_files_s = (time.process_time() - began) / len(ids)
+    assert same, "the store must hold the pixels that decoding the files gives"
+    return (
+        f"{len(paths)} pictures, one core, files and store in the page cache, pixels equal: "
+        f"decode and resize the files {1 / from_files_s:,.0f} images/s, "
+        f"read the store {1 / from_store_s:,.0f} images/s ({from_files_s / from_store_s:.0f} x)"
+    )
