@@ -65,7 +65,8 @@ def clip_polygon(points: F64, size_hw: tuple[int, int]) -> F64:
         for i in range(len(points)):
             if inside[i]:
                 kept.append(points[i])
-            if inside[i] != inside_nxt[i]:
+            # A corner on the border is kept as itself; the cut beside it would be the same point again.
+            if inside[i] != inside_nxt[i] and depth[i] != 0 and depth_nxt[i] != 0:
                 share = depth[i] / (depth[i] - depth_nxt[i])
                 cut = points[i] + share * (nxt[i] - points[i])
                 cut[axis] = limit
