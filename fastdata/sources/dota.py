@@ -27,7 +27,7 @@ from fastdata.errors import DataError, UsageError
 from fastdata.labels import DIFFICULT, OBB, Rows
 from fastdata.problems import Problem, Skip
 from fastdata.sources.files import list_files, list_images
-from fastdata.sources.named import SPLIT_FOLDERS, NamedScan, below, choose_splits, in_split_order
+from fastdata.sources.named import SPLIT_FOLDERS, NamedScan, below, choose_splits, decimal, in_split_order
 from fastdata.sources.scan import Scan, SourceOptions
 
 LABEL_FOLDERS = ("labeltxt", "annfiles")
@@ -225,11 +225,11 @@ def _row(out: NamedScan, line: int, words: list[str]) -> tuple[str, str, tuple[i
         return "columns", f"a row must have 8 coordinates, a class and a difficulty, got {len(words)} columns", None
     numbers: list[float] = []
     for word in words[:8]:
-        value = _number(word)
+        value = decimal(word)
         if value is None:
             return "bad-number", f"a coordinate must be a number, got {word!r}", None
         numbers.append(value)
-    difficulty = _number(words[9]) if len(words) == 10 else 0.0
+    difficulty = decimal(words[9]) if len(words) == 10 else 0.0
     if difficulty is None or not 0 <= difficulty <= 2:
         return "bad-number", f"difficulty must be 0, 1 or 2, got {words[9]!r}", None
     cls = out.classes.index(words[8])
@@ -242,16 +242,6 @@ def _row(out: NamedScan, line: int, words: list[str]) -> tuple[str, str, tuple[i
     rectangle = boxes.min_area_rectangle(quad).reshape(-1).tolist()
     detail = f"the sides of a box must not cross, got {' '.join(words[:8])}; its minimum-area rectangle is kept"
     return "self-crossing", detail, (cls, flags, line, rectangle)
-
-
-def _number(text: str) -> float | None:
-    """Return a decimal number. Python would also take digits of any script, and underscores between them: typing errors here."""
-    if not text.isascii() or "_" in text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _learn_names(out: NamedScan, parts: list[Part]) -> None:

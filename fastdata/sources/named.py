@@ -67,6 +67,19 @@ def below(root: str | Path, path: str) -> str:
     return path[len(top) :] if path.startswith(top) else path
 
 
+def decimal(text: str) -> float | None:
+    """Return the number that a text is, None where it is none.
+
+    Python would also take digits of any script, and underscores between them: typing errors in a label.
+    """
+    if not text.isascii() or "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 class Classes:
     """Class names as they turn up, each with a provisional index.
 

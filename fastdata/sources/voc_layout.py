@@ -114,13 +114,7 @@ def find_units(root: Path, images: Path | None = None, labels: Path | None = Non
     Raises:
         UsageError: Folders were given, and there are several units that they could belong to.
     """
-    level, places = [os.fspath(root)], list[tuple[str, str, str]]()
-    for _ in range(DEPTH + 1):
-        listed = {folder: _look(folder) for folder in level}
-        places = [place for folder, look in listed.items() if (place := _place(folder, *look))]
-        if places:
-            break
-        level = [os.path.join(folder, name) for folder, look in listed.items() for name in look[0]]
+    places = find_places(root)
     if images is not None or labels is not None:
         if len(places) > 1:
             several = ", ".join(below(root, folder) for folder, *_ in places)
@@ -140,6 +134,18 @@ def find_units(root: Path, images: Path | None = None, labels: Path | None = Non
     return [_pair(root, folder, label_folder, image_folder) for folder, label_folder, image_folder in places]
 
 
+def find_places(root: Path, depth: int = DEPTH) -> list[tuple[str, str, str]]:
+    """Return (folder, folder of xml, folder of pictures) of every unit: those of the first depth that has any."""
+    level = [os.fspath(root)]
+    for _ in range(depth + 1):
+        listed = {folder: _look(folder) for folder in level}
+        places = [place for folder, look in listed.items() if (place := _place(folder, *look))]
+        if places:
+            return places
+        level = [os.path.join(folder, name) for folder, look in listed.items() for name in look[0]]
+    return []
+
+
 def _look(folder: str) -> tuple[list[str], bool, bool]:
     """Return the names of the sub-folders, whether there is xml and whether there is a picture right here."""
     folders: list[str] = []
@@ -157,19 +163,20 @@ def _look(folder: str) -> tuple[list[str], bool, bool]:
     return sorted(folders), xml, picture
 
 
-def _child(folder: str, folders: list[str], names: Iterable[str], suffix: str = "") -> str | None:
-    """Return the first sub-folder with one of the names, in their order, that holds a file with the ending (if one is asked)."""
-    for wanted in names:
-        for name in folders:
-            if name.lower() == wanted:
-                path = os.path.join(folder, name)
-                if not suffix or list_files(path, (suffix,)):
-                    return path
-    return None
+def _child(folder: str, folders: list[str], names: Iterable[str]) -> str | None:
+    """Return the first sub-folder with one of the names, in their order."""
+    return next((os.path.join(folder, name) for wanted in names for name in folders if name.lower() == wanted), None)
+
+
+def _holds_xml(folder: str) -> bool:
+    """Tell whether an xml file lies in a folder or in a folder of it."""
+    folders, xml, _ = _look(folder)
+    return xml or any(_look(os.path.join(folder, name))[1] for name in folders)
 
 
 def _place(folder: str, folders: list[str], xml: bool, picture: bool) -> tuple[str, str, str] | None:
-    label_folder = _child(folder, folders, LABEL_FOLDERS, ".xml")
+    likely = (os.path.join(folder, name) for wanted in LABEL_FOLDERS for name in folders if name.lower() == wanted)
+    label_folder = next((path for path in likely if _holds_xml(path)), None)
     if label_folder is not None:
         return folder, label_folder, _child(folder, folders, IMAGE_FOLDERS) or folder
     return (folder, folder, folder) if xml and picture else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastdata.errors import DataError
 from fastdata.labels import DIFFICULT, TRUNCATED
+from fastdata.sources.named import decimal
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -115,7 +116,7 @@ def _object(element: Element, number: int) -> VocObject:
             detail = f"bndbox must have xmin, ymin, xmax and ymax, got no {tag}"
             return VocObject(number, name, flags, (0, 0, 0, 0), "columns", detail)
         text = _text(box, tag)
-        value = _number(text)
+        value = decimal(text)
         if value is None:
             return VocObject(number, name, flags, (0, 0, 0, 0), "bad-number", f"{tag} must be a number, got {text!r}")
         edges.append(value)
@@ -126,7 +127,7 @@ def _size(element: Element | None) -> tuple[tuple[int, int] | None, str]:
     if element is None:
         return None, ""
     w_text, h_text = _text(element, "width"), _text(element, "height")
-    w, h = _number(w_text), _number(h_text)
+    w, h = decimal(w_text), decimal(h_text)
     text = f"{w_text or '-'} x {h_text or '-'}"
     if w is None or h is None or not 1 <= w <= MAX_SIDE or not 1 <= h <= MAX_SIDE:
         return None, text
@@ -137,17 +138,7 @@ def _text(element: Element, tag: str) -> str:
     return (element.findtext(tag) or "").strip()
 
 
-def _number(text: str) -> float | None:
-    """Return a decimal number. Python would also take digits of any script, and underscores between them: typing errors here."""
-    if not text.isascii() or "_" in text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _is_set(text: str) -> bool:
     """Tell whether a flag is on. Absent, empty, 0, false and Unspecified are off; a share of truncation above 0 is on."""
-    value = _number(text)
+    value = decimal(text)
     return value > 0 if value is not None else text.lower() in _YES
