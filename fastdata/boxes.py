@@ -39,7 +39,7 @@ def bounds(points: F64) -> F64:
 
 def polygon_area(points: F64) -> float:
     """Return the unsigned area of one ring of (v, 2) points (shoelace formula)."""
-    x, y = (points - points[0]).T  # seen from a point of its own: a small ring far away loses no digits
+    x, y = (points - points[:1]).T  # seen from a point of its own: a small ring far away loses no digits
     return float(abs(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1))) / 2)
 
 
