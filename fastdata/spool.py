@@ -27,7 +27,7 @@ class Column:
     Args:
         dtype: Element type; stored little-endian.
         row_shape: Shape of one row; ``()`` for a flat column.
-        path: The file; opened for appending if it exists. ``None`` makes an unlinked temporary file.
+        path: The file; continued if it exists. ``None`` makes an unlinked temporary file.
         folder: Where the temporary file lies when ``path`` is ``None``; the system's temporary folder by default.
         fd: An open descriptor to take over instead, as handed to another process.
     """
@@ -46,7 +46,7 @@ class Column:
         if fd is not None:
             self._fd = fd
         elif path is not None:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         else:
             self._fd, name = tempfile.mkstemp(prefix="fastdata-", dir=folder)
             os.unlink(name)
@@ -73,13 +73,16 @@ class Column:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all pending bytes to the operating system."""
+        """Hand all pending bytes to the operating system; what it does not take (disk full) stays pending."""
         view = memoryview(bytes(self._pending))
-        self._pending.clear()
-        while view:
-            done = os.write(self._fd, view)
+        done = 0
+        try:
+            while done < len(view):
+                # At a place of our own: the descriptor's offset is left behind by a truncation and shared with other processes.
+                done += os.pwrite(self._fd, view[done:], self._nbytes + done)
+        finally:
             self._nbytes += done
-            view = view[done:]
+            del self._pending[:done]
 
     def sync(self) -> None:
         """Flush, then wait until the bytes are on the device."""
@@ -89,8 +92,8 @@ class Column:
     def truncate(self, rows: int) -> None:
         """Forget every row from ``rows`` on."""
         self.flush()
-        if rows * self._row_nbytes > self._nbytes:
-            raise ValueError(f"rows must be at most {len(self)}, got {rows}")
+        if not 0 <= rows <= len(self):
+            raise ValueError(f"rows must be 0..{len(self)}, got {rows}")
         self._nbytes = rows * self._row_nbytes
         os.ftruncate(self._fd, self._nbytes)
 
