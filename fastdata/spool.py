@@ -50,6 +50,7 @@ class Column:
         else:
             self._fd, name = tempfile.mkstemp(prefix="fastdata-", dir=folder)
             os.unlink(name)
+        self._named = path is not None and fd is None
         self._nbytes = os.fstat(self._fd).st_size
         self._pending = bytearray()
 
@@ -113,11 +114,19 @@ class Column:
         return self._fd
 
     def close(self) -> None:
-        """Release the file; mapped arrays stay valid."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Write out what is pending, where the file has a name, and release it; mapped arrays stay valid."""
+        if self._fd < 0:
+            return
+        try:
+            if self._named:
+                self.flush()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
-            self.close()
+            self._release()
