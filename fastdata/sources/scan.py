@@ -197,6 +197,11 @@ class RowTable:
 
         ``rows.file`` and ``rows.declared_hw`` are not kept here: ``finish`` gets them for all images at once.
         """
+        n = len(rows)
+        if image.shape != (n,):
+            raise ValueError(f"image must be of shape ({n}), got {image.shape}")
+        if rows.keypoints.shape != (n, self.keypoints, 3):
+            raise ValueError(f"keypoints must be of shape (n x {self.keypoints} x 3), got {rows.keypoints.shape}")
         c = self._columns
         c["image"].append(image)
         for name in ("cls", "xyxy", "has_box", "kind", "flags", "where", "area", "points"):
@@ -228,6 +233,9 @@ class RowTable:
             declared_hw: (N, 2) stated sizes, 0 where there is none.
         """
         image = self._columns["image"].array()
+        if len(image) and (image.min() < 0 or image.max() >= images):
+            wrong = int(image.max()) if image.max() >= images else int(image.min())
+            raise ValueError(f"image must be 0..{images - 1}, got {wrong}")
         if len(image) and bool((np.diff(image) < 0).any()):
             self._columns["order"].append(np.argsort(image, kind="stable"))
         counts = np.bincount(image, minlength=images) if len(image) else np.zeros(images, np.int64)
