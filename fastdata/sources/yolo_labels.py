@@ -1,0 +1,173 @@
+"""The label file of a YOLO image.
+
+Looked for in this order, with ``.txt`` in place of the last suffix; the first that exists is read::
+
+    .../images/<rest>  →  .../labels/<rest>     the last component ``images`` of the path as given
+    beside the image
+
+With ``options.labels`` only below that folder, at the image's path relative to ``options.images`` or the root, or at what follows
+the last ``images``. With ``options.images`` alone, first at its path relative to that folder below ``labels`` of the root.
+
+A file ``.TXT`` (or ``.Txt``) is read where there is none in lower case.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from fastdata.problems import Problem
+from fastdata.sources.yolo_paths import Layout, is_below
+
+_READ_NBYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One label file as read."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Images of one folder that a note is about."""
+
+    first: str
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Finder:
+    """Finds and reads label files, and remembers what is worth a note. One for a whole dataset."""
+
+    layout: Layout
+    labels_root: str = ""
+    """``options.labels``, "" where not given."""
+    rules: dict[str, int] = field(default_factory=dict)
+    """How many labels each rule found."""
+    _texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    _notes: dict[tuple[str, str], _Tally] = field(default_factory=dict)
+    _both: list[Problem] = field(default_factory=list)
+    _folders: set[str] = field(default_factory=set)
+
+    def places(self, path: str) -> list[tuple[str, str]]:
+        """Return where the label of an image may lie, best first: (path, rule)."""
+        layout = self.layout
+        stem = os.path.splitext(path)[0]
+        cut = stem.rfind("/images/")
+        found: list[tuple[str, str]] = []
+        if self.labels_root:
+            tops = [top for top in (layout.images_root, layout.root) if top and is_below(path, top)]
+            found += [(f"{self.labels_root}/{stem[len(top) :].lstrip('/')}.txt", "given folder of labels") for top in tops[:1]]
+            if cut >= 0:
+                found.append((f"{self.labels_root}/{stem[cut + 8 :]}.txt", "given folder of labels"))
+            return found or [(f"{self.labels_root}/{os.path.basename(stem)}.txt", "given folder of labels")]
+        if layout.images_root and is_below(path, layout.images_root):
+            rest = stem[len(layout.images_root) :].lstrip("/")
+            found.append((f"{layout.root}/labels/{rest}.txt", "labels of the root"))
+        if cut >= 0:
+            found.append((f"{stem[:cut]}/labels/{stem[cut + 8 :]}.txt", "images to labels"))
+        found.append((f"{stem}.txt", "beside the image"))
+        return found
+
+    def find(self, path: str, key: str) -> Label | None:
+        """Return the label file of an image, ``None`` where there is none."""
+        places = self.places(path)
+        for at, (place, rule) in enumerate(places):
+            found = place
+            data = read_small(place)
+            if data is None:
+                folder, _, name = place.rpartition("/")
+                found = f"{folder}/{other}" if (other := self._in(folder).get(name)) else place
+                data = read_small(found) if found != place else None
+            if data is None:
+                continue
+            self.rules[rule] = self.rules.get(rule, 0) + 1
+            self._folders.add(found.rpartition("/")[0])
+            if found != place:
+                self._note("label-case", found)
+            if rule == "beside the image":
+                if at:
+                    self._note("label-beside", found)
+            elif places[-1][1] == "beside the image":
+                self._look_beside(places[-1][0], found, key)
+            return Label(found, data)
+        return None
+
+    def notes(self) -> list[Problem]:
+        """Return, once, the notes on what was found since the last call."""
+        out = self._both
+        for (kind, folder), tally in self._notes.items():
+            if kind == "label-case":
+                detail = "its ending is not '.txt', which trainers look for"
+            else:
+                detail = "read beside its image, because labels/ has none"
+            if tally.count > 1:
+                detail += f"; so are {tally.count - 1} more in {folder or 'this folder'}"
+            out.append(Problem(tally.first, kind, "noted", detail))
+        self._both, self._notes = [], {}
+        return out
+
+    def unused(self, used: Collection[str], passed_over: Collection[str]) -> list[str]:
+        """Return the names of text files that lie among the labels and belong to no image.
+
+        Args:
+            used: Paths of label files that were read.
+            passed_over: Names of files that are no label files, in lower case.
+        """
+        found = []
+        for folder in sorted(self._folders):
+            for name in sorted(self._in(folder).values()):
+                path = f"{folder}/{name}"
+                if path not in used and name.lower() not in passed_over and path not in self.layout.read_files:
+                    found.append(self.layout.key(path))
+        return found
+
+    def _look_beside(self, place: str, read: str, key: str) -> None:
+        folder, _, name = place.rpartition("/")
+        other = self._in(folder).get(name)
+        if other is None or f"{folder}/{other}" == read:
+            return
+        layout = self.layout
+        detail = f"not read: {layout.key(read)} comes first; remove one of the two"
+        self._both.append(Problem(layout.key(f"{folder}/{other}"), "label-beside", "noted", detail, image=key))
+
+    def _note(self, kind: str, path: str) -> None:
+        folder = self.layout.key(path.rpartition("/")[0])
+        self._notes.setdefault((kind, folder), _Tally(self.layout.key(path))).count += 1
+
+    def _in(self, folder: str) -> dict[str, str]:
+        """Return the text files of a folder: name with the suffix in lower case → name; listed once."""
+        texts = self._texts.get(folder)
+        if texts is None:
+            texts = self._texts[folder] = {}
+            try:
+                names = sorted(os.listdir(folder))  # upper case sorts first: '.txt' comes last and wins
+            except (FileNotFoundError, NotADirectoryError):
+                names = []
+            for name in names:
+                stem, suffix = os.path.splitext(name)
+                if suffix.lower() == ".txt":
+                    texts[stem + ".txt"] = name
+        return texts
+
+
+def read_small(path: str) -> bytes | None:
+    """Return the content of a file, ``None`` where there is none. No buffers as ``open`` makes: they cost more than reading."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        data = os.read(fd, _READ_NBYTES)
+        if len(data) == _READ_NBYTES:
+            blocks = [data]
+            while blocks[-1]:
+                blocks.append(os.read(fd, _READ_NBYTES))
+            data = b"".join(blocks)
+        return data
+    finally:
+        os.close(fd)
