@@ -198,11 +198,15 @@ def _deeper(src: Path) -> str:
     """Return which folder below ``src`` to give instead, "" where none of the first :data:`MAX_PEEKS` is a dataset."""
     pending = [src]
     for folder in pending:  # grows while it is walked: nearer folders first
-        names = sorted(os.listdir(folder))
-        if folder != src and (found := _signs(folder, names, [])):
+        try:
+            names = sorted(os.listdir(folder))
+            found = _signs(folder, names, []) if folder != src else []
+        except (PermissionError, UsageError):
+            continue
+        if found:
             return f"{folder} holds a dataset ({found[0].kind}: {found[0].what}): give that folder"
         below = [folder / name for name in names if name[0] != "." and (folder / name).is_dir()]
-        pending += below[: MAX_PEEKS - len(pending)]
+        pending += below[: max(MAX_PEEKS - len(pending), 0)]
     return ""
 
 

@@ -138,7 +138,13 @@ def find_places(root: Path, depth: int = DEPTH) -> list[tuple[str, str, str]]:
     """Return (folder, folder of xml, folder of pictures) of every unit: those of the first depth that has any."""
     level = [os.fspath(root)]
     for _ in range(depth + 1):
-        listed = {folder: _look(folder) for folder in level}
+        listed: dict[str, tuple[list[str], bool, bool]] = {}
+        for folder in level:
+            try:
+                listed[folder] = _look(folder)
+            except PermissionError:
+                if folder == os.fspath(root):
+                    raise  # below it, a folder like lost+found is nobody's dataset
         places = [place for folder, look in listed.items() if (place := _place(folder, *look))]
         if places:
             return places
