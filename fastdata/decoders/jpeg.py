@@ -1,0 +1,201 @@
+"""Decode a JPEG by libjpeg-turbo, and judge what it complains about.
+
+libjpeg goes on after damage and only counts warnings. The first warning, or the error that ended it, decides here:
+
+- no complaint: every sample was coded in the file;
+- an early end, of the file or of the data of a scan: the picture is refused, or kept on request;
+- another warning: the picture is complete as far as can be told, and kept with a note;
+- an error: another decoder is asked where libjpeg-turbo lacks the ability, else the picture is damaged.
+
+Two libraries bring the same libjpeg-turbo, simplejpeg and PyTurboJPEG; both give the same pixels as OpenCV, which is a third way
+and the one that cannot report an early end within the data of a scan.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.decoders.opencv import by_opencv
+from fastdata.decoders.pillow import by_pillow
+from fastdata.errors import MissingExtra
+from fastdata.headers.header import Header, Unusable
+from fastdata.headers.jpeg_layout import JpegLayout, essential
+
+Library = Literal["simplejpeg", "turbojpeg", "opencv"]
+Notes = tuple[tuple[str, str], ...]
+
+_END_MARK = b"\xff\xd9"
+_EARLY_END = ("Premature end of JPEG file", "premature end of data segment")
+# The warnings of libjpeg-turbo 3 (jerror.h, JWRN_*). Whatever else it says is an error, and the pixels are not finished.
+_WARNING = re.compile(
+    r"Premature end of JPEG file"
+    r"|Corrupt JPEG data: (premature end of data segment|bad Huffman code|bad arithmetic code|bad ICC marker"
+    r"|\d+ extraneous bytes before marker 0x[0-9a-f]+|found marker 0x[0-9a-f]+ instead of RST\d)"
+    r"|Inconsistent progression sequence for component \d+ coefficient \d+"
+    r"|Invalid SOS parameters for sequential JPEG"
+    r"|Unknown Adobe color transform code \d+"
+    r"|Warning: unknown JFIF revision number \d+\.\d+"
+)
+_LOSSLESS = 0xC3
+_ABLE = frozenset([0xC0, 0xC1, 0xC2, 0xC9, 0xCA])
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attempt:
+    """What a library made of the bytes. A picture without a complaint is whole."""
+
+    pixels: npt.NDArray[np.uint8] | None
+    complaint: str
+
+
+def decode_jpeg(
+    data: bytes, header: Header, *, library: Library, max_pixels: int, allow_truncated: bool
+) -> tuple[npt.NDArray[np.uint8], Notes]:
+    """Decode a JPEG as stored.
+
+    Args:
+        data: The file.
+        header: What its header says.
+        library: Which one decodes; OpenCV and Pillow help out where libjpeg-turbo lacks the ability.
+        max_pixels: For Pillow's own check.
+        allow_truncated: Keep a picture that ends early; what is missing is gray.
+
+    Returns:
+        (H, W, 3) RGB, and notes.
+
+    Raises:
+        Unusable: Truncated, damaged, or of a kind that no decoder here knows.
+        MissingExtra: ``library`` is turbojpeg and it is not installed.
+    """
+    layout = header.jpeg
+    assert layout is not None
+    if layout.scan_at < 0:
+        raise Unusable("truncated", header.ends_early)
+    if library == "opencv":
+        return _all_opencv(data, header, max_pixels, allow_truncated)
+    attempt_with = by_simplejpeg if library == "simplejpeg" else by_turbojpeg
+    attempt = attempt_with(data, layout)
+    if attempt.pixels is not None and not attempt.complaint:
+        return attempt.pixels, ()
+    complaint = attempt.complaint
+    if layout.junk_nbytes or "ICC" in complaint:
+        # The complaint is about something beside the pixels and may hide one about them: only the first is reported
+        attempt = attempt_with(essential(data, layout), layout)
+        if attempt.pixels is not None and not attempt.complaint:
+            return attempt.pixels, (("decoder", f"libjpeg-turbo: {complaint}"),)
+    if any(words in attempt.complaint for words in _EARLY_END):
+        return _early_end(data, header, attempt, attempt_with, allow_truncated)
+    if attempt.pixels is not None:
+        if not header.ends_early:
+            return attempt.pixels, (("decoder", f"libjpeg-turbo: {attempt.complaint}"),)
+        return _early_end(data, header, attempt, attempt_with, allow_truncated)
+    return _other_decoders(data, header, complaint, max_pixels)
+
+
+def _early_end(
+    data: bytes, header: Header, attempt: _Attempt, attempt_with: Callable[[bytes, JpegLayout], _Attempt], allow_truncated: bool
+) -> tuple[npt.NDArray[np.uint8], Notes]:
+    """Tell a picture that only lacks its end mark from one that lacks data."""
+    layout = header.jpeg
+    assert layout is not None
+    if header.ends_early and layout.one_pass:
+        # Where one Huffman-coded scan holds everything, a decoder that meets the end mark too early misses bits and says so
+        whole = attempt_with(data + _END_MARK, layout)
+        if whole.pixels is not None and not whole.complaint:
+            return whole.pixels, (("decoder", "the end mark is missing, every pixel is there"),)
+    if allow_truncated and attempt.pixels is not None:
+        return attempt.pixels, (("decoder", f"truncated: {attempt.complaint}"),)
+    raise Unusable("truncated", f"libjpeg-turbo: {attempt.complaint}")
+
+
+def _other_decoders(data: bytes, header: Header, complaint: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], Notes]:
+    """Ask OpenCV, then Pillow, where libjpeg-turbo lacks the ability; Pillow alone where it met an error."""
+    layout = header.jpeg
+    assert layout is not None
+    able = layout.frame in _ABLE and layout.precision == 8 and "subsampling" not in complaint and "Unsupported" not in complaint
+    if header.ends_early:
+        raise Unusable("truncated", f"{header.ends_early} (libjpeg-turbo: {complaint})")
+    if not able:
+        pixels = by_opencv(data, header)
+        if pixels is not None:
+            return pixels, ()
+    try:
+        pixels, _ = by_pillow(data, header, max_pixels=max_pixels, allow_truncated=False)
+    except Unusable as err:
+        if err.reason == "unreadable" and not able:
+            kind = f"JPEG with {layout.precision} bits, process SOF{layout.frame - 0xC0}"
+            raise Unusable("unsupported", f"{kind}: no decoder here ({complaint})") from None
+        raise Unusable(err.reason, f"libjpeg-turbo: {complaint}; {err.detail}") from None
+    return pixels, (("decoder", f"libjpeg-turbo: {complaint}"),) if able else ()
+
+
+def _all_opencv(data: bytes, header: Header, max_pixels: int, allow_truncated: bool) -> tuple[npt.NDArray[np.uint8], Notes]:
+    if header.ends_early and not allow_truncated:
+        raise Unusable("truncated", header.ends_early)
+    pixels = by_opencv(data + _END_MARK if header.ends_early else data, header)
+    if pixels is None:
+        return _other_decoders(data, header, "not tried", max_pixels)
+    return pixels, (("decoder", f"truncated: {header.ends_early}"),) if header.ends_early else ()
+
+
+def by_simplejpeg(data: bytes, layout: JpegLayout) -> _Attempt:
+    """Decode by simplejpeg. It reports the first warning, or the error that came later, as an exception."""
+    import simplejpeg
+
+    colour = "GRAY" if layout.frame == _LOSSLESS and layout.components == 1 else "RGB"  # no conversion in lossless JPEG
+    try:
+        return _Attempt(_three(simplejpeg.decode_jpeg(data, colour)), "")
+    except ValueError as err:
+        complaint = str(err)
+    if not _WARNING.fullmatch(complaint):
+        return _Attempt(None, complaint)
+    try:
+        return _Attempt(_three(simplejpeg.decode_jpeg(data, colour, strict=False)), complaint)
+    except ValueError:  # its reading of the header knows no leniency
+        return _Attempt(None, complaint)
+
+
+def by_turbojpeg(data: bytes, layout: JpegLayout) -> _Attempt:
+    """Decode by PyTurboJPEG.
+
+    It reports libjpeg's warnings through Python's, whose filters belong to the whole process: one picture at a time.
+    """
+    decoder, rgb, gray = _turbojpeg()
+    pixel_format = gray if layout.frame == _LOSSLESS and layout.components == 1 else rgb
+    with _lock, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            pixels = decoder.decode(data, pixel_format=pixel_format)
+        except (OSError, ValueError) as err:
+            return _Attempt(None, str(err))
+    complaint = str(caught[0].message) if caught else ""
+    if complaint and not _WARNING.fullmatch(complaint):
+        return _Attempt(None, complaint)
+    return _Attempt(_three(pixels), complaint)
+
+
+@cache
+def _turbojpeg() -> tuple[Any, int, int]:
+    why = "decode JPEGs by turbojpeg"
+    try:
+        import turbojpeg
+    except ImportError:
+        raise MissingExtra("turbojpeg", "turbojpeg", why) from None
+    try:
+        return turbojpeg.TurboJPEG(), turbojpeg.TJPF_RGB, turbojpeg.TJPF_GRAY
+    except (OSError, RuntimeError) as err:
+        raise MissingExtra("the system library libturbojpeg", "turbojpeg", f"{why} (turbojpeg says: {err})") from None
+
+
+def _three(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
