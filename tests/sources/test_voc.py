@@ -137,6 +137,15 @@ def test_what_holds_no_xml_or_no_image_is_refused_with_the_fix(tmp_path: Path) -
         read(tmp_path, task="segment")
 
 
+def test_the_size_of_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows reach the table in blocks; class and place stay with their row across the seams."""
+    voc(tmp_path, {f"i{at}": xml(*(box(f"c{k % 3}", xmin=k + 1) for k in range(at))) for at in range(6)})
+    whole = labels_of(read(tmp_path))
+    monkeypatch.setattr("fastdata.sources.named.BLOCK_ROWS", 4)
+    assert labels_of(read(tmp_path)) == whole
+    assert [len(rows) for rows in whole.values()] == [0, 1, 2, 3, 4, 5]
+
+
 def test_reading_changes_nothing_in_the_source(tmp_path: Path) -> None:
     """No cache, no list, no new time stamp."""
 

@@ -94,8 +94,10 @@ def test_what_no_list_names_is_counted_in_one_note(tmp_path: Path) -> None:
 def test_a_list_may_name_files_with_blanks_dots_and_endings(tmp_path: Path) -> None:
     """What exists decides what a line means, so that 'photo 1' is a name and 'photo 1 1' is a name with a flag."""
     stems = ["photo 1", "photo", "v1.2", "d"]
-    root = voc(tmp_path, {s: xml(box()) for s in stems}, {"train": "photo 1 1\nphoto -1\nv1.2\nd.xml\n"})
-    assert list(read(root).keys) == [f"JPEGImages/{s}.jpg" for s in stems]
+    root = voc(tmp_path, {s: xml(box()) for s in stems})
+    for text in ("photo 1 1\nphoto -1\nv1.2\nd.xml\n", "photo 1\nphoto\nv1.2 0\nd.jpg  1\n"):
+        tree(root, {"ImageSets/Main/train.txt": text})
+        assert list(read(root).keys) == [f"JPEGImages/{s}.jpg" for s in stems]
 
 
 def test_several_years_below_one_kit_are_read_as_one_set(tmp_path: Path) -> None:
@@ -177,7 +179,18 @@ def test_a_file_name_leads_to_the_image_only_where_the_stem_does_not(tmp_path: P
     assert scan.nbytes.tolist() == [7, -1, 7]
     assert scan.problems == []
     tree(tmp_path, {"ImageSets/Main/train.txt": "photo\nb\n"})
-    assert set(labels_of(read(tmp_path))) == {"JPEGImages/photo.jpg", "JPEGImages/b.jpg"}
+    assert labels_of(read(tmp_path)) == {
+        "JPEGImages/photo.jpg": [("ant", [10, 5, 30, 25])],
+        "JPEGImages/b.jpg": [("cat", [10, 5, 30, 25])],
+    }
+
+
+def test_an_image_is_claimed_once(tmp_path: Path) -> None:
+    """Of two xml files that name the same image the first has it; the image of the other is missing."""
+    voc(tmp_path, {s: xml(box(s), filename="photo.jpg") for s in ("0001", "0002")}, None, ("photo.jpg",))
+    scan = read(tmp_path)
+    assert labels_of(scan)["JPEGImages/photo.jpg"] == [("0001", [10, 5, 30, 25])]
+    assert list(zip(scan.keys, scan.nbytes.tolist(), strict=True)) == [("JPEGImages/photo.jpg", 7), ("JPEGImages/0002.jpg", -1)]
 
 
 def test_two_spellings_of_one_accent_are_the_same_name(tmp_path: Path) -> None:

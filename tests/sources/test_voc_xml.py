@@ -58,6 +58,14 @@ def test_skip_leaves_out_the_image_of_a_label_file_that_is_no_xml(tmp_path: Path
     assert kinds(scan) == [("Annotations/b.xml", "unreadable-labels", None)]
 
 
+def test_a_broken_file_of_a_split_that_is_not_read_stops_nobody(tmp_path: Path) -> None:
+    """It has no say on names or origin either; read with its split it stops the run."""
+    root = voc(tmp_path, {"a": xml(box()), "b": "<annotation"}, {"train": "a\n", "val": "b\n"})
+    assert labels_of(read(root, splits=("train",))) == {"JPEGImages/a.jpg": [("cat", [10, 5, 30, 25])]}
+    with pytest.raises(DataError, match="well-formed"):
+        read(root)
+
+
 def test_a_label_file_of_another_root_is_refused_unless_no_image_is_its_own(tmp_path: Path) -> None:
     """Side files of other programs lie about in flat folders; one that has an image's stem is taken for its labels."""
     tree(tmp_path, {"a.jpg": b"x", "a.xml": xml(box()), "a.jpg.aux.xml": "<PAMDataset/>"})
@@ -144,7 +152,7 @@ def test_flags_are_read_in_every_spelling(tmp_path: Path, text: str, on: int) ->
 def test_parts_of_an_object_are_no_objects(tmp_path: Path) -> None:
     """The person layout form has boxes of heads and hands inside an object, before or after its own."""
     part = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></part>"
-    voc(tmp_path, {"a": xml(box(name="person", more=part))})
+    voc(tmp_path, {"a": xml(box(name="person", more=part), f"<layer>{box('dog')}</layer>")})
     assert labels_of(read(tmp_path)) == {"JPEGImages/a.jpg": [("person", [10, 5, 30, 25])]}
 
 
