@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastdata.errors import DataError
 from fastdata.problems import Problem
@@ -16,9 +16,8 @@ from fastdata.sources.files import list_images, stat_image
 from fastdata.sources.yolo_paths import Base, Layout, Place, read_lines
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """One image of a split."""
+class Image(NamedTuple):
+    """One image of a split. A named tuple, because one is made for each image: it costs half as much as a frozen dataclass."""
 
     key: str
     path: str

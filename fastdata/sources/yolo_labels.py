@@ -169,5 +169,7 @@ def read_small(path: str) -> bytes | None:
                 blocks.append(os.read(fd, _READ_NBYTES))
             data = b"".join(blocks)
         return data
+    except IsADirectoryError:
+        return None
     finally:
         os.close(fd)

@@ -17,11 +17,11 @@ result wherever the short one answers; it skips only checks whose outcome it kno
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -92,10 +92,12 @@ class Block:
 
 @dataclass(slots=True)
 class _File:
-    """One file: the kept rows as numbers, class first, and their lines."""
+    """One file: its kept rows. Numbers lie flat, class first in each row: few long-lived objects for the collector to visit."""
 
     lines: list[int] = field(default_factory=list)
-    rows: list[tuple[float, ...]] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    """Columns of each row."""
+    values: list[float] = field(default_factory=list)
     dropped: int = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -114,12 +116,11 @@ def parse(files: Sequence[tuple[str, bytes]], rule: RowRule, *, odd: bool = Fals
         one = None if odd else _read_plain(data, rule, known)
         read.append(_read_odd(name, data, rule, known) if one is None else one)
 
-    file = np.repeat(np.arange(len(read)), np.fromiter((len(f.rows) for f in read), np.int64, len(read)))
-    all_rows = [row for f in read for row in f.rows]
-    lengths = np.fromiter(map(len, all_rows), np.int64, len(all_rows))
-    values = np.fromiter(itertools.chain.from_iterable(all_rows), np.float64, int(lengths.sum()))
+    file = np.repeat(np.arange(len(read)), np.fromiter((len(f.lines) for f in read), np.int64, len(read)))
+    lengths = np.fromiter(chain.from_iterable(f.widths for f in read), np.int64, len(file))
+    values = np.fromiter(chain.from_iterable(f.values for f in read), np.float64, int(lengths.sum()))
     rows = _as_rows(values, lengths, rule)
-    rows.where = np.fromiter(itertools.chain.from_iterable(f.lines for f in read), np.int64, len(all_rows))
+    rows.where = np.fromiter(chain.from_iterable(f.lines for f in read), np.int64, len(file))
 
     problems = [(i, problem) for i, f in enumerate(read) for problem in f.problems]
     notes = _notes(rows, file, values, lengths, rule, [name for name, _ in files])
@@ -133,27 +134,22 @@ def _read_plain(data: bytes, rule: RowRule, known: frozenset[int]) -> _File | No
     """Read a file in which nothing is odd; ``None`` where something is, or might be."""
     if data.translate(None, _PLAIN):
         return None
-    lines, rows = [], []
+    columns = [line.split() for line in data.splitlines()]
+    lines = [number for number, row in enumerate(columns, 1) if row]
     try:
-        for number, line in enumerate(data.splitlines(), 1):
-            columns = line.split()
-            if columns:
-                lines.append(number)
-                rows.append(tuple(map(float, columns)))
+        rows = [tuple(map(float, row)) for row in columns if row]
     except ValueError:
         return None
     if rule.single_cls:
         rows = [(0.0, *row[1:]) for row in rows]
-    pose_columns = rule.pose_columns
-    for row in rows:
-        n = len(row)
-        if n != BOX_COLUMNS and (n != pose_columns if pose_columns else n % 2 == 0 or n < MIN_OUTLINE_COLUMNS):
-            return None
-        if row[0] not in known:  # 1.0 is found, 1.5 is not
-            return None
+    widths = list(map(len, rows))
+    if any(width != BOX_COLUMNS and _column_fault(width, rule) for width in set(widths)):
+        return None
+    if not known.issuperset([row[0] for row in rows]):  # 1.0 is in it, 1.5 is not
+        return None
     if len(set(rows)) != len(rows):
         return None
-    return _File(lines, rows)
+    return _File(lines, widths, list(chain.from_iterable(rows)))
 
 
 def _read_odd(name: str, data: bytes, rule: RowRule, known: frozenset[int]) -> _File:
@@ -185,7 +181,8 @@ def _read_odd(name: str, data: bytes, rule: RowRule, known: frozenset[int]) -> _
             continue
         first[row] = number
         file.lines.append(number)
-        file.rows.append(row)
+        file.widths.append(len(row))
+        file.values += row
     if comments:
         rest = f" and {len(comments) - 1} more" if len(comments) > 1 else ""
         file.problems.append(Problem(name, "comment", "noted", f"comment lines are passed over: {comments[0]}{rest}"))
