@@ -395,23 +395,26 @@ def _imgsz(text: str) -> int | None:
     return int(text)
 
 
-def main() -> NoReturn:
+class _Interrupted(BaseException):
+    """Ctrl-C, under a name that no library takes for its own."""
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise _Interrupted
+
+
+def main() -> None:
     """Run the command line and turn every expected failure into one line and an exit code."""
-    import click
+    import signal
 
     from fastdata.terminal import fail
 
+    signal.signal(signal.SIGINT, _interrupt)
     try:
-        code = app(standalone_mode=False)
-    except click.ClickException as err:
-        err.show()
-        sys.exit(err.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+        app()
+    except _Interrupted:
         fail("interrupted; give the same command again to continue where it stopped")
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; a second message would fail as well
-        sys.exit(1)
     except (UsageError, MissingExtra) as err:
         fail(str(err))
         sys.exit(2)
@@ -421,7 +424,6 @@ def main() -> NoReturn:
     except OSError as err:
         fail(_os_error(err))
         sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _os_error(err: OSError) -> str:

@@ -1,6 +1,6 @@
 """Worker processes that convert pictures, answered in order, in bounded memory.
 
-Each worker is a fresh interpreter (``python -m fastdata.conversion.worker``): nothing is forked, so threads of the caller do no
+Each worker is a fresh interpreter that calls ``worker.serve``: nothing is forked, so threads of the caller do no
 harm, and a script without a main guard is not run twice. Jobs go out in blocks; a block owns one slot of a shared buffer from the
 moment it is sent until its results have been used.
 
@@ -69,7 +69,8 @@ class Pool:
     def _start(self) -> None:
         settings, fds = self._table.share()
         ours, theirs = Pipe()
-        command = [sys.executable, "-P", "-m", "fastdata.conversion.worker", str(theirs.fileno())]
+        serve = f"from fastdata.conversion.worker import serve; serve({theirs.fileno()})"
+        command = [sys.executable, "-P", "-c", serve]
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)  # the child must find this package the way we did
         worker = subprocess.Popen(
             command,

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.catalog import Keypoints
 from fastdata.conversion import report as reporting
 from fastdata.conversion.estimate import MARGIN, Estimate, choose_codec, estimate, gigabytes
 from fastdata.conversion.options import ConvertOptions, fingerprint
 from fastdata.conversion.pool import Pool
 from fastdata.conversion.report import Tally
 from fastdata.conversion.worker import Done, Job, Setup
-from fastdata.catalog import Keypoints
 from fastdata.errors import DataError
 from fastdata.labels import CROWD, Instances
 from fastdata.problems import FATAL, Problem, Skip

@@ -1,8 +1,7 @@
 """One picture through the conversion: file → decode → settle labels → resize → payload and its checksum.
 
-``process`` is a pure function of the files and the job but for the buffer that it fills. It runs in worker processes (started as
-``python -m fastdata.conversion.worker``, see pool.py) or, for small sets, in the converting process itself: the same function,
-so the same bytes.
+``process`` is a pure function of the files and the job but for the buffer that it fills. It runs in worker processes (``serve``, see
+pool.py) or, for small sets, in the converting process itself: the same function, so the same bytes.
 
 A payload goes straight into the shared buffer at the job's offset (planes are split into it, nothing is copied twice); one that
 does not fit there goes into a file beside the store, and its path comes back.
@@ -196,8 +195,3 @@ def _answer(
             offset += done.nbytes
     return out
 
-
-if __name__ == "__main__":
-    import sys
-
-    serve(int(sys.argv[1]))
