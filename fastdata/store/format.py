@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fastdata.catalog import Counts
 from fastdata.checksum import crc32c, crc32c_zeros
@@ -35,6 +36,9 @@ END_MAGIC = b"\x89FDE\r\n\x1a\n"
 INDEX_NAME = "index.fastdata"
 """The index of a folder of shards."""
 
+PARTIAL = ".partial"
+"""What the name of a store is followed by while it is being written, beside the place where it will be."""
+
 ALIGN_NBYTES = 64
 PAGE_NBYTES = 4096
 
@@ -43,7 +47,7 @@ END_MARK = struct.Struct("<8sHHIQQQ8sI8xI")
 ENTRY = struct.Struct("<24s3sBIQQQII")
 assert HEADER.size == END_MARK.size == ENTRY.size == ALIGN_NBYTES
 
-ENCODINGS = ("raw", "jpeg", "webp")
+ENCODINGS: tuple[Literal["raw", "jpeg", "webp"], ...] = ("raw", "jpeg", "webp")
 """What ``rec_encoding`` counts."""
 
 ITEM_NBYTES = {dtype: int(dtype[2]) for dtype in "|u1 |i1 <u2 <i2 <f2 <u4 <i4 <f4 <u8 <i8 <f8".split()}

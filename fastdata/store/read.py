@@ -1,0 +1,263 @@
+"""Open and read a store.
+
+``open_store`` maps every file of the store and reads its head, whatever the number of pictures. ``Store.read`` gives a picture's
+bytes as a view of the mapping: no copy, no call into a database, and one way for both backends.
+
+Checked before it is believed: sizes, header, manifest, section table and end mark when the store is opened; a section at its
+first use; a record at its first read through this object. So a store that opens is whole, and a flipped bit is an error with file
+and offset wherever it lies.
+
+Safe in any number of threads, over fork, and by pickling, which sends the path alone. Views keep the mapping alive: closing a
+store under them is safe.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.catalog import Catalog, CatalogHead
+from fastdata.checksum import crc32c
+from fastdata.errors import StoreError, UsageError
+from fastdata.labels import Instances
+from fastdata.store.format import DAMAGED, ENCODINGS, Manifest, PayloadFile
+from fastdata.store.index import Index, index_path, map_file
+
+U8 = npt.NDArray[np.uint8]
+
+
+def open_store(path: str | os.PathLike[str], split: str | None = None) -> Store:
+    """Open a store.
+
+    Args:
+        path: An LMDB file or a folder of shards that ``fastdata convert`` wrote.
+        split: Count entries of this split only; of all splits when ``None``.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        UsageError: The store has no such split.
+        StoreError: The store is unfinished, damaged, newer than this version, or not one.
+    """
+    return Store(Path(os.path.abspath(path)), split)
+
+
+@final
+class Store:
+    """A store, opened read-only. Made by :func:`open_store`.
+
+    Entries are counted from the beginning of the opened split; ``entry_range`` says where that is in the catalog, which always
+    holds all splits.
+    """
+
+    __slots__ = ("_checked", "_files", "_index", "_records", "catalog", "entry_range", "path", "split")
+
+    def __init__(self, path: Path, split: str | None) -> None:
+        self._index = Index.open(index_path(path))
+        manifest = self._index.manifest
+        self.path = path
+        """Absolute."""
+        self.split = split
+        """Name of the opened split; ``None``: all."""
+        self.entry_range = _range_of(manifest, split, path)
+        """Entries of the opened split, as numbers in the catalog."""
+        self._files = [_map_payload(self._index, file) for file in manifest.files]
+        head = CatalogHead(manifest.names, manifest.splits, manifest.keypoints, manifest.counts)
+        self.catalog = Catalog(head, self._index.section, (_reopen_catalog, (str(path), manifest.uid)))
+        """Everything but the pixels, of all splits."""
+        self._checked = np.zeros(manifest.counts.records, np.bool_)
+        """Records that have been compared with their checksum; set from any thread, twice at worst."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The whole-dataset facts."""
+        return self._index.manifest
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class names by index."""
+        return self._index.manifest.names
+
+    def __len__(self) -> int:
+        return len(self.entry_range)
+
+    def __repr__(self) -> str:
+        split = "" if self.split is None else f", split={self.split!r}"
+        return f"Store({str(self.path)!r}{split}: {len(self)} entries, {self.manifest.backend}, {self.manifest.codec})"
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str | None, str]]:
+        return _reopen, (str(self.path), self.split, self.manifest.uid)
+
+    def entry(self, i: int) -> int:
+        """Return the number in the catalog of entry ``i`` of the opened split.
+
+        Raises:
+            IndexError: There is none.
+        """
+        if not 0 <= i < len(self.entry_range):
+            raise IndexError(f"entry must be in 0 <= i < {len(self.entry_range)}, got {i}")
+        return self.entry_range[i]
+
+    def key(self, i: int) -> str:
+        """Return the key of entry ``i``: the picture's path in its dataset."""
+        return self.catalog.key(self.entry(i))
+
+    def instances(self, i: int) -> Instances:
+        """Return the labels of entry ``i``, in pixels of its rectangle."""
+        return self.catalog.instances(self.entry(i))
+
+    def read(self, i: int) -> U8:
+        """Return the stored bytes of the picture of entry ``i``, read-only, uncopied.
+
+        Returns:
+            (nbytes,) for any encoding. The whole record, even when the entry shows a part of it.
+
+        Raises:
+            StoreError: The bytes are damaged.
+        """
+        return self.read_record(int(self.catalog.entry_record[self.entry(i)]))
+
+    def read_record(self, r: int) -> U8:
+        """Return the stored bytes of record ``r``; as :meth:`read`."""
+        payload = self._payload(r)
+        if not self._checked[r]:
+            self._compare(r, payload)
+            self._checked[r] = True
+        return payload
+
+    def image(self, i: int) -> U8:
+        """Return the picture of entry ``i``: (C, h, w) of its rectangle; a view where the record is raw."""
+        from fastdata.pixels import decode_payload  # brings a decoder, which reading does not need
+
+        e = self.entry(i)
+        c = self.catalog
+        r = int(c.entry_record[e])
+        h, w = c.rec_hw[r].tolist()
+        encoding = ENCODINGS[int(c.rec_encoding[r])]
+        pixels: U8 = decode_payload(self.read_record(r), encoding, (h, w), int(c.rec_channels[r]))
+        x0, y0, x1, y1 = c.entry_rect[e].tolist()
+        return pixels[:, y0:y1, x0:x1]
+
+    def check_record(self, r: int) -> None:
+        """Compare record ``r`` with its checksum, whether or not that has been done before.
+
+        Raises:
+            StoreError: It is damaged.
+        """
+        self._compare(r, self._payload(r))
+        self._checked[r] = True
+
+    def check_sections(self) -> None:
+        """Compare every section of the index with its checksum.
+
+        Raises:
+            StoreError: One is damaged.
+        """
+        for name in self._index.section_names:
+            self._index.check_section(name)
+
+    def check_gaps(self) -> None:
+        """Compare all bytes of the payload files that are in no record with their checksum, tree pages and padding included.
+
+        Raises:
+            StoreError: They are damaged, or records overlap.
+        """
+        c = self.catalog
+        order = np.lexsort((c.rec_offset, c.rec_file))
+        edges = np.searchsorted(c.rec_file[order], np.arange(len(self._files) + 1)).tolist()
+        for number, (file, info) in enumerate(zip(self._files, self.manifest.files, strict=True)):
+            path, crc, at = self._file_path(number), 0, 0
+            records = order[edges[number] : edges[number + 1]]
+            starts, sizes = c.rec_offset[records].tolist(), c.rec_nbytes[records].tolist()
+            for start, nbytes in zip([*starts, info.payload_nbytes], [*sizes, 0], strict=True):
+                if start < at:
+                    raise StoreError(f"{path}:{start}: records must not overlap, got one that begins before {at}")
+                crc = crc32c(file[at:start], crc)
+                at = start + nbytes
+            if crc != info.gap_crc:
+                raise StoreError(f"{path}:0: all but the records must have CRC32C {info.gap_crc:08x}, got {crc:08x}; {DAMAGED}")
+
+    def _payload(self, r: int) -> U8:
+        c = self.catalog
+        if not 0 <= r < c.counts.records:
+            raise IndexError(f"record must be in 0 <= r < {c.counts.records}, got {r}")
+        number, offset, nbytes = int(c.rec_file[r]), int(c.rec_offset[r]), int(c.rec_nbytes[r])
+        files = self._open_files
+        if not (number < len(files) and 0 <= offset <= offset + nbytes <= len(files[number])):
+            raise StoreError(f"{self._index.path}:0: record {r} must lie in a payload file, got {offset} + {nbytes} in {number}")
+        return files[number][offset : offset + nbytes]
+
+    @property
+    def _open_files(self) -> Sequence[U8]:
+        if not self._files and self.catalog.counts.records:
+            raise ValueError(f"the store must be open, got one that was closed: {self.path}")
+        return self._files
+
+    def _compare(self, r: int, payload: U8) -> None:
+        want, got = int(self.catalog.rec_crc[r]), crc32c(payload)
+        if got != want:
+            number, offset = int(self.catalog.rec_file[r]), int(self.catalog.rec_offset[r])
+            raise StoreError(
+                f"{self._file_path(number)}:{offset}: record {r} must have CRC32C {want:08x}, got {got:08x}; {DAMAGED}"
+            )
+
+    def _file_path(self, number: int) -> Path:
+        name = self.manifest.files[number].name
+        return self._index.path.with_name(name) if name else self._index.path
+
+    def close(self) -> None:
+        """Let the mappings go. Arrays, views and the catalog's columns that somebody holds stay valid."""
+        self._files = []
+        self._index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _range_of(manifest: Manifest, split: str | None, path: Path) -> range:
+    if split is None:
+        return range(manifest.counts.entries)
+    if split not in manifest.splits:
+        there = ", ".join(map(repr, manifest.splits)) or "none"
+        raise UsageError(f"split must be one of {there}, got {split!r}; {path}")
+    return range(*manifest.splits[split])
+
+
+def _map_payload(index: Index, file: PayloadFile) -> U8:
+    """Map the part of a file that holds records."""
+    if not file.name:
+        if file.payload_nbytes != index.mark.index_offset:
+            raise StoreError(
+                f"{index.path}:0: the records must lie before the index at {index.mark.index_offset}, got {file.payload_nbytes}"
+            )
+        return index.whole[: file.payload_nbytes]
+    if file.name in (".", "..") or set(file.name) & set("/\\\0"):
+        raise StoreError(f"{index.path}:0: a payload file must have a plain name in the folder of the index, got {file.name!r}")
+    whole = map_file(index.path.with_name(file.name), file.file_nbytes or 0)
+    if not 0 <= file.payload_nbytes <= len(whole):
+        raise StoreError(f"{index.path}:0: {file.name} must hold {file.payload_nbytes} bytes of records, got {len(whole)}")
+    return whole[: file.payload_nbytes]
+
+
+def _reopen(path: str, split: str | None, uid: str) -> Store:
+    """Open a store that another process had open.
+
+    Raises:
+        StoreError: Another store has taken its place meanwhile.
+    """
+    store = open_store(path, split)
+    if store.manifest.uid != uid:
+        raise StoreError(f"{path}:0: the store must be {uid} still, got {store.manifest.uid}: it was replaced; open it anew")
+    return store
+
+
+def _reopen_catalog(path: str, uid: str) -> Catalog:
+    return _reopen(path, None, uid).catalog
