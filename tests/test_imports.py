@@ -230,6 +230,6 @@ def test_the_style_check_refuses_chance_and_pickle(line: str) -> None:
     assert _ruff(line, "fastdata/augment/plan.py") == 1
 
 
-def test_chance_is_allowed_where_datasets_are_invented() -> None:
+def test_chance_is_allowed_where_pictures_are_invented() -> None:
     """The exception of the rule above is as narrow as it says."""
-    assert _ruff("import numpy.random", "fastdata/synth.py") == 0
+    assert _ruff("import numpy.random", "fastdata/figures.py") == 0
