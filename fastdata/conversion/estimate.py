@@ -73,30 +73,43 @@ class Estimate:
         return asdict(self)
 
 
-def estimate(scan: Scan, options: ConvertOptions, out: Path) -> Estimate:
-    """Estimate every codec at the size asked for. Reads a sample of the pictures, writes nothing.
+CODECS = ("raw", "jpeg", "webp", "original")
 
-    ``original`` is listed only for ``imgsz=None``, which it needs.
+
+def estimate(scan: Scan, options: ConvertOptions, out: Path, *, codecs: tuple[str, ...] = CODECS, timed: bool = True) -> Estimate:
+    """Estimate codecs at the size asked for. Reads a sample of the pictures, writes nothing.
+
+    Args:
+        scan: The dataset.
+        options: How it is to be stored.
+        out: Where.
+        codecs: Which; ``original`` is left out where ``imgsz`` excludes it.
+        timed: Whether times are wanted; bytes of raw and original are known without decoding anything.
     """
     there = np.flatnonzero(scan.nbytes >= 0)
     raw_nbytes, exact = _raw_nbytes(scan, options, there)
-    timed = _time_sample(scan, options, there)
+    must_encode = tuple(codec for codec in codecs if timed or codec in ("jpeg", "webp"))
+    timings = _time_sample(scan, options, there, must_encode)
     workers = options.workers or usable_cores()
     n = len(there)
     costs = []
-    for codec in ("raw", "jpeg", "webp", "original"):
+    for codec in codecs:
         if codec == "original" and options.imgsz is not None:
             continue
         if codec == "original":
             total = float(scan.nbytes[there].sum())
         else:
-            total = n * raw_nbytes.mean * timed.nbytes[codec] / max(timed.nbytes["raw"], 1)
+            total = (
+                n
+                * raw_nbytes.mean
+                * (timings.nbytes[codec] / timings.nbytes["raw"] if timings.nbytes["raw"] and codec != "raw" else 1.0)
+            )
         costs.append(
             CodecCost(
                 codec=codec,
                 nbytes=int(total),
-                convert_s=round(timed.convert_s[codec] * n / workers, 1),
-                load_images_per_s=round(1 / timed.load_s[codec], 1) if timed.load_s[codec] > 0 else 0.0,
+                convert_s=round(timings.convert_s[codec] * n / workers, 1),
+                load_images_per_s=round(1 / timings.load_s[codec], 1) if timings.load_s[codec] > 0 else 0.0,
             )
         )
     return Estimate(
@@ -200,46 +213,43 @@ class _Timed:
     load_s: dict[str, float]
 
 
-def _time_sample(scan: Scan, options: ConvertOptions, there: npt.NDArray[np.int64]) -> _Timed:
-    """Return mean bytes and seconds per picture and codec over a sample."""
-    codecs = ("raw", "jpeg", "webp", "original")
-    nbytes, convert_s, load_s = (dict.fromkeys(codecs, 0.0) for _ in range(3))
+def _time_sample(scan: Scan, options: ConvertOptions, there: npt.NDArray[np.int64], codecs: tuple[str, ...]) -> _Timed:
+    """Return mean bytes and seconds per picture and codec over a sample; nothing is read for no codec."""
+    nbytes, convert_s, load_s = (dict.fromkeys(CODECS, 0.0) for _ in range(3))
     seen, began = 0, time.perf_counter()
-    for i in _spread(there, SPEED_SAMPLE):
+    for i in _spread(there, SPEED_SAMPLE) if codecs else ():
         if seen and time.perf_counter() - began > SPEED_SAMPLE_S:
             break
         try:
             data = Path(scan.paths[i]).read_bytes()
         except OSError:
             continue
-        picture, decode_s = _timed(lambda data=data: decode_image(data, max_pixels=options.max_pixels, jpeg=options.decoder))
+        picture, decode_s = _timed(decode_image, data, max_pixels=options.max_pixels, jpeg=options.decoder)
         if isinstance(picture, Refused):
             continue
         seen += 1
-        rgb = picture.rgb
-        resize_s = 0.0
+        rgb, resize_s = picture.rgb, 0.0
         if options.imgsz is not None:
-            to_hw = fitted_size((rgb.shape[0], rgb.shape[1]), options.imgsz)
-            rgb, resize_s = _timed(lambda rgb=rgb, to_hw=to_hw: resize(rgb, to_hw, options.resample))
-        hw = (rgb.shape[0], rgb.shape[1])
-        planes, planar_s = _timed(lambda rgb=rgb: to_planar(rgb))
+            size_hw = fitted_size((rgb.shape[0], rgb.shape[1]), options.imgsz)
+            rgb, resize_s = _timed(resize, rgb, size_hw, options.resample)
+        planes, planar_s = _timed(to_planar, rgb)
         nbytes["raw"] += planes.nbytes
         convert_s["raw"] += decode_s + resize_s + planar_s
-        load_s["raw"] += _timed(lambda planes=planes: planes.copy())[1]
+        load_s["raw"] += _timed(planes.copy)[1]
         nbytes["original"] += len(data)
         convert_s["original"] += decode_s
         load_s["original"] += decode_s
-        for codec in ("jpeg", "webp"):
-            payload, encode_s = _timed(lambda rgb=rgb, codec=codec: encode(rgb, codec, options.quality))
+        for codec in set(codecs) & {"jpeg", "webp"}:
+            payload, encode_s = _timed(encode, rgb, codec, options.quality)
             nbytes[codec] += len(payload)
             convert_s[codec] += decode_s + resize_s + encode_s
-            load_s[codec] += _timed(lambda payload=payload, codec=codec, hw=hw: decode_payload(payload, codec, hw, 3))[1]
+            load_s[codec] += _timed(decode_payload, payload, codec, (rgb.shape[0], rgb.shape[1]), 3)[1]
     for table in (nbytes, convert_s, load_s):
-        for codec in codecs:
+        for codec in CODECS:
             table[codec] /= max(seen, 1)
     return _Timed(nbytes, convert_s, load_s)
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+def _timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float]:
     began = time.perf_counter()
-    return call(), time.perf_counter() - began
+    return call(*args, **kwargs), time.perf_counter() - began

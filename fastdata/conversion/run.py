@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from fastdata.catalog import Keypoints
 from fastdata.conversion import report as reporting
-from fastdata.conversion.estimate import MARGIN, Estimate, choose_codec, estimate, gigabytes
+from fastdata.conversion.estimate import MARGIN, Estimate, choose_codec, estimate, free_nbytes, gigabytes
 from fastdata.conversion.options import ConvertOptions, fingerprint
 from fastdata.conversion.pool import Pool
 from fastdata.conversion.report import Tally
@@ -139,12 +139,15 @@ def convert(
     tell = listener or (lambda progress: None)
     tell(Progress("read", 0, 0, 0, 0))
     scan = scan_source(Path(src), options)
-    estimated = estimate(scan, options, target)
+    first_choice = "raw" if options.codec == "auto" else options.codec
+    estimated = estimate(scan, options, target, codecs=(first_choice,), timed=False)
     codec, why_codec = choose_codec(estimated, options)
+    if codec != first_choice:
+        estimated = estimate(scan, options, target, codecs=(codec,), timed=False)
     mark = fingerprint(scan, replace(options, codec=codec))  # type: ignore[arg-type]
 
     with StoreWriter.begin(target, fingerprint=mark, keypoints=scan.keypoints, overwrite=overwrite, resume=resume) as writer:
-        _check_disk(estimated, codec, target, writer.payload_nbytes)
+        _check_disk(scan, options, estimated.cost(codec).nbytes - writer.payload_nbytes, codec, target)
         run = _Run(scan, options, codec, writer, tell)
         resumed = run.start()
         run.convert(estimated)
@@ -365,19 +368,16 @@ def hash64(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
-def _check_disk(estimated: Estimate, codec: str, target: Path, written_nbytes: int) -> None:
-    """Refuse to begin what cannot fit."""
-    need = int(estimated.cost(codec).nbytes * MARGIN) - written_nbytes
-    if need <= estimated.free_nbytes:
+def _check_disk(scan: Scan, options: ConvertOptions, nbytes: int, codec: str, target: Path) -> None:
+    """Refuse to begin what cannot fit, and say what would."""
+    need, free = int(nbytes * MARGIN), free_nbytes(target)
+    if need <= free:
         return
-    smaller = [
-        f"--codec {c.codec} ({gigabytes(c.nbytes)})" for c in estimated.costs if c.nbytes * MARGIN <= estimated.free_nbytes
-    ]
-    fix = f"; {' or '.join(smaller)} would fit" if smaller else ""
-    raise OSError(
-        errno.ENOSPC,
-        f"the disk of {target} must have {gigabytes(need)} free for codec {codec}, got {gigabytes(estimated.free_nbytes)}{fix}",
-    )
+    costs = estimate(scan, options, target, timed=False).costs
+    smaller = [f"--codec {cost.codec} ({gigabytes(cost.nbytes)})" for cost in costs if cost.nbytes * MARGIN <= free]
+    fix = f"{' or '.join(smaller)} would fit" if smaller else "choose another disk or a smaller --imgsz"
+    wanted = f"the disk of {target} must have {gigabytes(need)} free for codec {codec}"
+    raise OSError(errno.ENOSPC, f"{wanted}, got {gigabytes(free)}; {fix}")
 
 
 def _summary(scan: Scan, tally: Tally, codec: str, stored_by_split: dict[str, int]) -> dict[str, Any]:

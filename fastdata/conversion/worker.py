@@ -1,7 +1,7 @@
 """One picture through the conversion: file → decode → settle labels → resize → payload and its checksum.
 
-``process`` is a pure function of the files and the job but for the buffer that it fills. It runs in worker processes (``serve``, see
-pool.py) or, for small sets, in the converting process itself: the same function, so the same bytes.
+``process`` is a pure function of the files and the job but for the buffer that it fills. It runs in worker processes (``serve``,
+see pool.py) or, for small sets, in the converting process itself: the same function, so the same bytes.
 
 A payload goes straight into the shared buffer at the job's offset (planes are split into it, nothing is copied twice); one that
 does not fit there goes into a file beside the store, and its path comes back.
@@ -125,7 +125,7 @@ def process(setup: Setup, table: RowTable, job: Job, buffer: npt.NDArray[np.uint
             buffer[offset : offset + len(payload)] = payload
         else:
             done.spill = os.path.join(setup.spill_folder, f"spill-{job.index}")
-            Path(done.spill).write_bytes(payload)
+            Path(done.spill).write_bytes(payload.data)
     return done
 
 
@@ -194,4 +194,3 @@ def _answer(
         if done.skip is None and done.spill is None:
             offset += done.nbytes
     return out
-
