@@ -79,8 +79,8 @@ def decode_image(
     Args:
         data: The whole file.
         max_pixels: Refuse a picture of more pixels, from its header, before anything is allocated.
-        jpeg: What decodes JPEGs. ``simplejpeg`` and ``turbojpeg`` (optional) are the same libjpeg-turbo; ``opencv`` gives the
-            same pixels but does not notice when the data of a scan end before its end mark.
+        jpeg: What decodes JPEGs. All give the same pixels: ``simplejpeg`` and ``turbojpeg`` (optional) are libjpeg-turbo, and
+            before ``opencv`` libjpeg-turbo looks for early ends, which OpenCV passes over (twice the work).
         allow_truncated: Keep a picture that ends early, with a ``decoder`` note; what is missing is gray or black.
 
     Returns:
@@ -144,8 +144,9 @@ def _decode_other(data: bytes, header: Header, max_pixels: int, allow_truncated:
     pillow_first = (
         header.format in _PILLOW_FIRST + _PILLOW_ONLY or header.bits == 0 or bool(header.more) or bool(header.ends_early)
     )
+    deep_bits = header.bits if header.format in ("tiff", "jp2") and 8 < header.bits <= 16 else 0
     if not pillow_first:
-        pixels = by_opencv(data, header)
+        pixels = by_opencv(data, deep_bits=deep_bits)
         if pixels is not None:
             return pixels, ()
     try:
@@ -153,7 +154,7 @@ def _decode_other(data: bytes, header: Header, max_pixels: int, allow_truncated:
     except Unusable as err:
         # OpenCV multiplies by alpha, which would destroy hidden colours
         if pillow_first and err.reason == "unreadable" and header.format in _PILLOW_FIRST and not header.alpha:
-            pixels = by_opencv(data, header)
+            pixels = by_opencv(data, deep_bits=deep_bits)
             if pixels is not None:
                 return pixels, (("decoder", f"OpenCV; {err.detail}"),)
         raise

@@ -7,8 +7,8 @@ libjpeg goes on after damage and only counts warnings. The first warning, or the
 - another warning: the picture is complete as far as can be told, and kept with a note;
 - an error: another decoder is asked where libjpeg-turbo lacks the ability, else the picture is damaged.
 
-Two libraries bring the same libjpeg-turbo, simplejpeg and PyTurboJPEG; both give the same pixels as OpenCV, which is a third way
-and the one that cannot report an early end within the data of a scan.
+Two libraries bring the same libjpeg-turbo, simplejpeg and PyTurboJPEG. OpenCV brings it as well and gives the same pixels, but it
+passes over warnings and errors alike, so libjpeg-turbo looks first.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ def decode_jpeg(
     assert layout is not None
     if layout.scan_at < 0:
         raise Unusable("truncated", header.ends_early)
-    if library == "opencv":
-        return _all_opencv(data, header, max_pixels, allow_truncated)
-    attempt_with = by_simplejpeg if library == "simplejpeg" else by_turbojpeg
+    attempt_with = {"simplejpeg": by_simplejpeg, "turbojpeg": by_turbojpeg, "opencv": by_opencv_checked}[library]
     attempt = attempt_with(data, layout)
     if attempt.pixels is not None and not attempt.complaint:
         return attempt.pixels, ()
@@ -126,7 +124,7 @@ def _other_decoders(data: bytes, header: Header, complaint: str, max_pixels: int
     if header.ends_early:
         raise Unusable("truncated", f"{header.ends_early} (libjpeg-turbo: {complaint})")
     if not able:
-        pixels = by_opencv(data, header)
+        pixels = by_opencv(data)
         if pixels is not None:
             return pixels, ()
     try:
@@ -137,15 +135,6 @@ def _other_decoders(data: bytes, header: Header, complaint: str, max_pixels: int
             raise Unusable("unsupported", f"{kind}: no decoder here ({complaint})") from None
         raise Unusable(err.reason, f"libjpeg-turbo: {complaint}; {err.detail}") from None
     return pixels, (("decoder", f"libjpeg-turbo: {complaint}"),) if able else ()
-
-
-def _all_opencv(data: bytes, header: Header, max_pixels: int, allow_truncated: bool) -> tuple[npt.NDArray[np.uint8], Notes]:
-    if header.ends_early and not allow_truncated:
-        raise Unusable("truncated", header.ends_early)
-    pixels = by_opencv(data + _END_MARK if header.ends_early else data, header)
-    if pixels is None:
-        return _other_decoders(data, header, "not tried", max_pixels)
-    return pixels, (("decoder", f"truncated: {header.ends_early}"),) if header.ends_early else ()
 
 
 def by_simplejpeg(data: bytes, layout: JpegLayout) -> _Attempt:
@@ -163,6 +152,15 @@ def by_simplejpeg(data: bytes, layout: JpegLayout) -> _Attempt:
         return _Attempt(_three(simplejpeg.decode_jpeg(data, colour, strict=False)), complaint)
     except ValueError:  # its reading of the header knows no leniency
         return _Attempt(None, complaint)
+
+
+def by_opencv_checked(data: bytes, layout: JpegLayout) -> _Attempt:
+    """Decode by OpenCV what libjpeg-turbo has no complaint about, at the price of decoding twice."""
+    attempt = by_simplejpeg(data, layout)
+    if attempt.complaint:
+        return attempt
+    pixels = by_opencv(data)
+    return attempt if pixels is None else _Attempt(pixels, "")
 
 
 def by_turbojpeg(data: bytes, layout: JpegLayout) -> _Attempt:

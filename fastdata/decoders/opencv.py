@@ -9,26 +9,27 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.headers.header import Header
-
 _lock = threading.Lock()
 _inside = 0
 _level_before = 0
 
 
-def by_opencv(data: bytes, header: Header) -> npt.NDArray[np.uint8] | None:
+def by_opencv(data: bytes, *, deep_bits: int = 0) -> npt.NDArray[np.uint8] | None:
     """Decode a picture.
 
     Samples of more than 8 bits keep their high byte, alpha is dropped, gray is replicated, CMYK is converted.
+
+    Args:
+        data: The file.
+        deep_bits: 9 to 16 reads the samples themselves and shifts them down: for TIFF and JPEG 2000 of that depth, whose colour
+            reads round, or take every depth for 16. 0 lets OpenCV make 8 bits of them.
 
     Returns:
         (H, W, 3) RGB as stored (TIFF: upright, OpenCV turns those whatever it is told), or None when OpenCV cannot.
     """
     import cv2
 
-    # Colour reads of deep TIFF and JPEG 2000 round or assume 16 bits; the samples themselves are read exactly.
-    deep = header.bits > 8 and header.format in ("tiff", "jp2")
-    flags = cv2.IMREAD_UNCHANGED if deep else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    flags = cv2.IMREAD_UNCHANGED if deep_bits else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         with _quiet():
             found = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -37,8 +38,8 @@ def by_opencv(data: bytes, header: Header) -> npt.NDArray[np.uint8] | None:
     if found is None:
         return None
     samples: npt.NDArray[np.uint8]
-    if found.dtype == np.uint16 and 8 < header.bits <= 16:
-        samples = np.right_shift(np.asarray(found, np.uint16), header.bits - 8).astype(np.uint8)
+    if found.dtype == np.uint16 and deep_bits:
+        samples = np.right_shift(np.asarray(found, np.uint16), deep_bits - 8).astype(np.uint8)
     elif found.dtype == np.uint8:
         samples = np.asarray(found, np.uint8)
     else:
