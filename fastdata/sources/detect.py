@@ -24,7 +24,7 @@ from typing import Literal
 from fastdata.errors import DataError, UsageError
 from fastdata.sources.dota import LABEL_FOLDERS as DOTA_FOLDERS
 from fastdata.sources.files import is_image_name
-from fastdata.sources.named import SPLIT_FOLDERS
+from fastdata.sources.named import split_of_folder
 from fastdata.sources.scan import Scan, SourceOptions
 from fastdata.sources.voc_layout import DEPTH, find_places
 from fastdata.sources.yolo_yaml import SPLIT_KEYS
@@ -228,7 +228,7 @@ def _by_yaml(src: Path, names: list[str], near: list[str]) -> Found | None:
 
 
 def _by_json(src: Path, names: list[str], near: list[str]) -> Found | None:
-    for folder, inside in _folders(src, names, ("annotations", *SPLIT_FOLDERS)):
+    for folder, inside in _folders(src, names, "annotations"):
         files = [name for name in inside if name.lower().endswith(".json") and (src / folder / name).is_file()]
         for name in sorted(files, key=lambda name: ("coco" not in name and "instances" not in name, name))[:MAX_PEEKS]:
             fault = _json_fault(src / folder / name)
@@ -239,12 +239,16 @@ def _by_json(src: Path, names: list[str], near: list[str]) -> Found | None:
     return None
 
 
-def _folders(src: Path, names: list[str], wanted: tuple[str, ...]) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the dataset's folder and those in it with one of the names (lower case), each with what it holds."""
+def _folders(src: Path, names: list[str], also: str = "") -> Iterator[tuple[Path, list[str]]]:
+    """Yield the dataset's folder, those of splits in it, and the one called ``also`` with its splits; each with what it holds."""
     yield Path(), names
     for name in names:
-        if name.lower() in wanted and (src / name).is_dir():
-            yield Path(name), sorted(os.listdir(src / name))
+        if (name.lower() == also or split_of_folder(name) is not None) and (src / name).is_dir():
+            inside = sorted(os.listdir(src / name))
+            yield Path(name), inside
+            for inner in inside if name.lower() == also else []:
+                if split_of_folder(inner) is not None and (src / name / inner).is_dir():
+                    yield Path(name, inner), sorted(os.listdir(src / name / inner))
 
 
 def _by_xml(src: Path, *, deep: bool) -> list[Found]:
@@ -253,7 +257,7 @@ def _by_xml(src: Path, *, deep: bool) -> list[Found]:
 
 
 def _by_dota(src: Path, names: list[str]) -> list[Found]:
-    for folder, inside in _folders(src, names, tuple(SPLIT_FOLDERS)):
+    for folder, inside in _folders(src, names):
         for name in inside:
             if name.lower().startswith(DOTA_FOLDERS) and (src / folder / name).is_dir():
                 return [Found("dota", (folder / name).as_posix(), src)]
@@ -262,7 +266,7 @@ def _by_dota(src: Path, names: list[str]) -> list[Found]:
 
 def _by_text(src: Path, names: list[str]) -> list[Found]:
     """Find YOLO labels that no YAML file describes."""
-    for folder, inside in _folders(src, names, (*SPLIT_FOLDERS, "images")):
+    for folder, inside in _folders(src, names, "images"):
         if "images" in inside and "labels" in inside and _holds_text(src / folder / "labels"):
             return [Found("yolo", (folder / "labels").as_posix(), src)]
         stems = {os.path.splitext(name)[0] for name in inside if name.endswith(".txt")}

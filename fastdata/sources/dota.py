@@ -27,7 +27,15 @@ from fastdata.errors import DataError, UsageError
 from fastdata.labels import DIFFICULT, OBB, Rows
 from fastdata.problems import Problem, Skip
 from fastdata.sources.files import list_files, list_images
-from fastdata.sources.named import SPLIT_FOLDERS, NamedScan, below, choose_splits, decimal, in_split_order
+from fastdata.sources.named import (
+    NamedScan,
+    below,
+    choose_splits,
+    decimal,
+    given_folder,
+    in_split_order,
+    split_of_folder,
+)
 from fastdata.sources.scan import Scan, SourceOptions
 
 LABEL_FOLDERS = ("labeltxt", "annfiles")
@@ -90,8 +98,8 @@ def find_parts(root: Path, images: Path | None = None, labels: Path | None = Non
     """
     top = os.fspath(root)
     if images is not None or labels is not None:
-        picture_folder = os.path.abspath(images) if images is not None else _images(top, _folders(top))
-        label_folder = os.path.abspath(labels) if labels is not None else _labels(top, _folders(top))
+        picture_folder = given_folder(images, "images") if images is not None else _images(top, _folders(top))
+        label_folder = given_folder(labels, "labels") if labels is not None else _labels(top, _folders(top))
         return [Part("train", picture_folder, label_folder)] if label_folder else []
     folders = _folders(top)
     label_folder = _labels(top, folders)
@@ -99,10 +107,10 @@ def find_parts(root: Path, images: Path | None = None, labels: Path | None = Non
         return [Part("train", _images(top, folders), label_folder)]
     parts: list[Part] = []
     for name in folders:
-        if name.lower() in SPLIT_FOLDERS:
+        if (split := split_of_folder(name)) is not None:
             inner = os.path.join(top, name)
             inner_folders = _folders(inner)
-            parts.append(Part(SPLIT_FOLDERS[name.lower()], _images(inner, inner_folders), _labels(inner, inner_folders)))
+            parts.append(Part(split, _images(inner, inner_folders), _labels(inner, inner_folders)))
     return parts if any(part.labels for part in parts) else []
 
 
@@ -158,8 +166,7 @@ def _read_part(out: NamedScan, part: Part, split: int) -> None:
             label = below(root, os.path.join(part.labels, texts[text]))
             out.scan.skips.append(Skip(key, "unreadable", f"its label file {label} cannot be read"))
             continue
-        image = out.image(key, path, split, file=labels.file)
-        out.scan.rows_in += len(labels.rows) + labels.dropped
+        image = out.image(key, path, split, file=labels.file, found=len(labels.rows) + labels.dropped)
         out.scan.rows_dropped += labels.dropped
         for row in labels.rows:
             out.row(image, *row)

@@ -21,14 +21,15 @@ from fastdata.errors import DataError, UsageError
 from fastdata.labels import Rows
 from fastdata.problems import FATAL, Problem
 from fastdata.sources.files import digest_bytes, stat_image
-from fastdata.sources.scan import LabelFile, RowTable, Scan, SourceOptions, Strings, Task
+from fastdata.sources.scan import LabelFile, RowTable, Scan, SourceOptions, Task
+from fastdata.sources.yolo_paths import split_of
 from fastdata.spool import Column
 
 BLOCK_ROWS = 1 << 14
 """Rows that are held as Python numbers before they are spooled, and rows per block on the way into the table."""
 
-ONE_CLASS = "item"
-"""Name of the only class under ``single_cls``, the trainers' own, where the user gives none."""
+ONE_CLASS = "object"
+"""Name of the only class under ``single_cls``, where the user gives none."""
 
 SPLIT_FOLDERS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test", "testing": "test",
@@ -44,12 +45,30 @@ def in_split_order(splits: set[str]) -> tuple[str, ...]:
     return tuple(sorted(splits, key=lambda s: (_SPLIT_ORDER.get(s, len(_SPLIT_ORDER)), s)))
 
 
+def split_of_folder(name: str) -> str | None:
+    """Return the split that a folder's name stands for (valid → val, train2017 → train), None where it says nothing."""
+    return SPLIT_FOLDERS.get(name.lower()) or split_of(name)
+
+
+def given_folder(folder: Path, option: str) -> str:
+    """Return a folder that the user names as an absolute path.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{option} must be an existing folder, got {folder}")
+    return os.path.abspath(folder)
+
+
 def choose_splits(found: tuple[str, ...], wanted: tuple[str, ...] | None, root: Path) -> tuple[str, ...]:
     """Return the splits to read: those wanted, in that order, else all that were found.
 
     Raises:
-        UsageError: A wanted split does not exist, or comes twice.
+        UsageError: A wanted split does not exist, or comes twice, or there is none.
     """
+    if wanted == ():
+        raise UsageError(f"splits must name at least one of {', '.join(found)} in {root}, got none")
     for at, split in enumerate(wanted or ()):
         if split not in found:
             raise UsageError(f"split must be one of {', '.join(found)} in {root}, got {split!r}")
@@ -89,6 +108,8 @@ class Classes:
 
     def __init__(self, options: SourceOptions) -> None:
         given = options.names
+        if given == ():
+            raise UsageError("names must hold at least one name, got none")
         for at, name in enumerate(given or ()):
             if name in (given or ())[:at]:
                 raise UsageError(f"names must differ, got {name!r} twice")
@@ -141,7 +162,9 @@ class NamedScan:
         self.classes = Classes(options)
         self.scan = Scan(source=source, root=root, names=(), category_ids=(), splits=splits, task="detect")
         self._split, self._nbytes, self._mtime_ns = array("B"), array("q"), array("q")
-        self._file_of, self._hw, self._files = array("i"), array("i"), Strings()
+        self._file_of, self._hw = array("i"), array("i")
+        self._files: dict[str, int] = {}  # name → number in scan.label_files
+        self._counts = np.zeros((len(splits), 4), np.int64)  # images, without label file, with an empty one, rows
         self._image, self._cls, self._flags, self._where, self._xy = array("q"), array("i"), array("B"), array("q"), array("d")
         folder = options.spool_folder
         self._columns = (
@@ -166,15 +189,29 @@ class NamedScan:
         self.scan.rows_dropped += dropped_rows
 
     def label_file(self, path: str, data: bytes) -> int:
-        """Register a file that labels came from by its content; return its number."""
+        """Register a file that labels came from by its content, once; return its number."""
         name = below(self.scan.root, path)
-        self.scan.label_files.append(LabelFile(name, digest_bytes(data)))
-        self._files.append(name)
-        return len(self._files) - 1
+        number = self._files.setdefault(name, len(self._files))
+        if number == len(self.scan.label_files):
+            self.scan.label_files.append(LabelFile(name, digest_bytes(data)))
+        return number
 
-    def image(self, key: str, path: str, split: int, *, file: int = -1, size_hw: tuple[int, int] | None = None) -> int:
-        """Append an image, there or not, and return its index. ``size_hw`` is what the label file says."""
+    def image(
+        self, key: str, path: str, split: int, *, file: int = -1, found: int = 0, size_hw: tuple[int, int] | None = None
+    ) -> int:
+        """Append an image, there or not, and return its index.
+
+        Args:
+            key: Its key.
+            path: Where it should be.
+            split: Index of its split.
+            file: Number of its label file, -1 for none.
+            found: Rows in that file, usable or not.
+            size_hw: What the label file says.
+        """
         nbytes, mtime_ns = stat_image(path)
+        self._counts[split] += (1, file < 0, file >= 0 and not found, found)
+        self.scan.rows_in += found
         self.scan.keys.append(key)
         self.scan.paths.append(path)
         self._split.append(split)
@@ -213,8 +250,17 @@ class NamedScan:
             task: What the set is for.
             place: What ``where`` counts.
             as_rows: Makes pixel rows of (n, numbers) coordinates; class, flags and place are filled in here.
+
+        Raises:
+            DataError: The split train has no label at all.
         """
         scan = self.scan
+        for split, (images, missing, empty, found) in zip(scan.splits, self._counts.tolist(), strict=True):
+            if split == "train" and images and not found and self.options.on_error != "skip":
+                without = f"{missing} of {images} images have no label file, {empty} an empty one"
+                raise DataError(f"{scan.root}: train must have at least one label row, got none: {without}")
+        _, missing, empty, _ = self._counts.sum(axis=0).tolist()
+        scan.decisions["background-missing"], scan.decisions["background-empty"] = str(missing), str(empty)
         scan.task = task
         scan.names, remap = self.classes.finish()
         scan.category_ids = tuple(range(len(scan.names)))
@@ -231,7 +277,7 @@ class NamedScan:
             rows.cls, rows.flags, rows.where = remap[cls[block]], np.array(flags[block]), np.array(where[block])
             table.add(np.array(image[block]), rows)
         sizes_hw = np.array(self._hw, np.int32).reshape(-1, 2)
-        table.finish(len(scan.keys), tuple(self._files), np.array(self._file_of, np.int32), sizes_hw)
+        table.finish(len(scan.keys), list(self._files), np.array(self._file_of, np.int32), sizes_hw)
         for column in self._columns:
             column.close()
         assert scan.rows_in == len(table) + scan.rows_dropped, (scan.rows_in, len(table), scan.rows_dropped)

@@ -66,10 +66,11 @@ class _Reader:
         self.splits = choose_splits(in_split_order(found), wanted, root)
         self.out = NamedScan("voc", root, self.splits, 4, options)
         self.zero: Problem | None = None  # the first minimum of 0
+        self.told: set[str] = set()  # xml whose faults are reported
 
     def read(self) -> Scan:
         """Read the splits, then look at the rest of the set, then fix origin and classes."""
-        done: list[dict[str, str]] = [{} for _ in self.units]  # stem → where it was listed
+        done: list[set[str]] = [set() for _ in self.units]  # stems that have been read
         for split_number, split in enumerate(self.splits):
             for unit, folder_splits, seen in zip(self.units, self.folder_splits, done, strict=True):
                 if split in unit.lists:
@@ -78,7 +79,7 @@ class _Reader:
                     self._read_list(unit, split, split_number, seen)
                 for stem, its_split in folder_splits.items():
                     if its_split == split:
-                        seen[stem] = split
+                        seen.add(stem)
                         self._entry(unit, stem, split_number)
         if len(self.out.scan.keys) + len(self.out.scan.skips) == 0:
             raise DataError(f"{self.root}: the splits {', '.join(self.splits)} must name at least one image, got none")
@@ -94,24 +95,21 @@ class _Reader:
 
         return self.out.finish("detect", "object", as_rows)
 
-    def _read_list(self, unit: Unit, split: str, split_number: int, seen: dict[str, str]) -> None:
+    def _read_list(self, unit: Unit, split: str, split_number: int, seen: set[str]) -> None:
+        """Read one list. An image that another split lists too is in both; within one list it comes once."""
         path = unit.lists[split]
         data = Path(path).read_bytes()
         self.out.label_file(path, data)
-        again = 0
-        first: tuple[int, str, str] | None = None
+        lines: dict[str, int] = {}
         for line, text in read_list(data):
             stem = unit.resolve(text)
-            if stem in seen:
-                again += 1
-                first = first or (line, text, seen[stem])
-                continue
-            seen[stem] = f"{below(self.root, path)}:{line}"
-            self._entry(unit, stem, split_number)
-        if first is not None:
-            line, text, where = first
-            detail = f"an image must be listed once, got {text} that {where} lists already ({again} such lines here)"
-            self.out.report(Problem(below(self.root, path), "duplicate", "dropped", detail, line=line))
+            first = lines.setdefault(stem, line)
+            if first == line:
+                self._entry(unit, stem, split_number)
+            else:
+                detail = f"an image must come once in {split}, got {text} again, which line {first} has; it is kept once"
+                self.out.report(Problem(below(self.root, path), "duplicate", "dropped", detail, line=line))
+        seen.update(lines)
 
     def _entry(self, unit: Unit, stem: str, split: int) -> None:
         """Read one xml and append its pictures, or the picture that has none."""
@@ -138,12 +136,16 @@ class _Reader:
                 self.out.scan.skips.append(Skip(key, "unreadable", f"its label file {label}: {error}"))
             return
         file = self.out.label_file(label_path, data)
-        self._note_file(label, annotation, pictures)
+        told = label in self.told  # by another split
+        self.told.add(label)
+        if not told:
+            self._note_file(label, annotation, pictures)
         paths = [os.path.join(unit.images, name) for name in pictures] or [_missing(unit, stem, annotation)]
         for at, path in enumerate(paths):
-            image = self.out.image(self._key(unit, path), path, split, file=file, size_hw=annotation.size_hw)
+            key, found = self._key(unit, path), len(annotation.objects)
+            image = self.out.image(key, path, split, file=file, found=found, size_hw=annotation.size_hw)
             for voc_object in annotation.objects:
-                self._row(image, label, voc_object, again=at > 0)
+                self._row(image, label, voc_object, told=told or at > 0)
 
     def _note_file(self, label: str, annotation: Annotation, pictures: list[str]) -> None:
         names = [name.rpartition("/")[2] for name in pictures]
@@ -154,14 +156,13 @@ class _Reader:
             detail = f"size must be the image's width and height, got {annotation.size_text or 'none'}; the decoded image tells"
             self.out.report(Problem(label, "no-size", "noted", detail))
 
-    def _row(self, image: int, label: str, voc_object: VocObject, *, again: bool) -> None:
-        """Append one object, or report it; ``again``: it was reported for another picture of the same xml."""
-        self.out.scan.rows_in += 1
+    def _row(self, image: int, label: str, voc_object: VocObject, *, told: bool) -> None:
+        """Append one object, or report it; ``told``: its fault was reported for another picture or split with the same xml."""
         self._watch_origin(label, voc_object)
         cls = None if voc_object.fault else self.out.classes.index(voc_object.name)
         if cls is not None:
             self.out.row(image, cls, voc_object.flags, voc_object.number, voc_object.edges)
-        elif again:
+        elif told:
             self.out.scan.rows_dropped += 1
         else:
             kind, detail = voc_object.fault, voc_object.detail
@@ -177,7 +178,7 @@ class _Reader:
             detail = f"{tag} is 0, which cannot be where pixels count from 1: the whole set is read as edges that count from 0"
             self.zero = Problem(label, "zero-based", "noted", detail, object=voc_object.number)
 
-    def _look_at_the_rest(self, unit: Unit, seen: dict[str, str]) -> None:
+    def _look_at_the_rest(self, unit: Unit, seen: set[str]) -> None:
         """Let the splits that are not read have their say on class names and origin. Their faults are not reported: nothing of
         them is converted."""
         if (self.out.classes.closed or self.options.single_cls) and (self.options.voc_origin != "auto" or self.zero):
@@ -204,7 +205,7 @@ class _Reader:
         self.out.scan.decisions["voc-origin"] = ("1-based" if one else "0-based") + ("" if forced == "auto" else " (as asked)")
         return one
 
-    def _say_what_was_decided(self, done: list[dict[str, str]]) -> None:
+    def _say_what_was_decided(self, done: list[set[str]]) -> None:
         said: list[str] = []
         for unit, folder_splits, seen in zip(self.units, self.folder_splits, done, strict=True):
             place = below(self.root, unit.folder) or "."
@@ -213,7 +214,7 @@ class _Reader:
                 continue
             line = f"{place}: ImageSets with {', '.join(in_split_order(set(unit.lists)))}"
             if self.options.splits is None and "trainval" in unit.lists and "trainval" not in unit.default_lists():
-                rest = {unit.resolve(text) for _, text in read_list(Path(unit.lists["trainval"]).read_bytes())} - seen.keys()
+                rest = {unit.resolve(text) for _, text in read_list(Path(unit.lists["trainval"]).read_bytes())} - seen
                 line += "; trainval left out, since train and val hold its images"
                 line += f" (all but {len(rest)}, for example {min(rest)}: convert them with --split trainval)" if rest else ""
             if unit.class_lists:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fastdata.errors import DataError, UsageError
 from fastdata.sources.files import IMAGE_SUFFIXES, list_files, list_images
-from fastdata.sources.named import SPLIT_FOLDERS, below
+from fastdata.sources.named import below, given_folder, split_of_folder
 from fastdata.sources.voc_xml import Unreadable, parse
 
 LABEL_FOLDERS = ("annotations", "annotation", "xmls", "xml", "labels")
@@ -90,8 +90,8 @@ class Unit:
         for top, files in ((self.labels, [self.xml.get(stem, "")]), (self.images, self.pictures_of(stem))):
             prefix = below(root, top)
             for part in [*([] if os.path.isabs(prefix) else prefix.split("/")), *(files[0].split("/")[:-1] if files else [])]:
-                if part.lower() in SPLIT_FOLDERS:
-                    return SPLIT_FOLDERS[part.lower()]
+                if (split := split_of_folder(part)) is not None:
+                    return split
         return "train"
 
 
@@ -125,8 +125,8 @@ def find_units(root: Path, images: Path | None = None, labels: Path | None = Non
         places = [
             (
                 folder,
-                found_labels if labels is None else os.path.abspath(labels),
-                found_images if images is None else os.path.abspath(images),
+                found_labels if labels is None else given_folder(labels, "labels"),
+                found_images if images is None else given_folder(images, "images"),
             )
         ]
         if not list_files(places[0][1], (".xml",)):

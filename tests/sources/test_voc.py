@@ -86,12 +86,14 @@ def test_given_names_keep_their_order_and_any_other_class_stops_the_run(tmp_path
     assert kinds(scan) == [("Annotations/a.xml", "class-range", 2)]
     with pytest.raises(UsageError, match="names must differ, got 'cat' twice"):
         read(tmp_path, names=("cat", "cat"))
+    with pytest.raises(UsageError, match="names must hold at least one name, got none"):
+        read(tmp_path, names=())
 
 
 def test_single_class_makes_every_name_the_same_before_any_check(tmp_path: Path) -> None:
     """Also names that are not among the given ones."""
     voc(tmp_path, {"a": xml(box("dog"), box("foo"))})
-    assert read(tmp_path, single_cls=True).names == ("item",)
+    assert read(tmp_path, single_cls=True).names == ("object",)
     scan = read(tmp_path, single_cls=True, names=("thing",))
     assert (scan.names, scan.rows(0).cls.tolist()) == (("thing",), [0, 0])
     assert read(tmp_path, single_cls=True, names=("dog", "cat")).rows(0).cls.tolist() == [0, 0]
@@ -146,6 +148,16 @@ def test_the_size_of_a_block_changes_nothing(tmp_path: Path, monkeypatch: pytest
     assert [len(rows) for rows in whole.values()] == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_training_split_without_any_label_is_refused(tmp_path: Path) -> None:
+    """It says how many images lack a file and how many have an empty one; other splits may be bare, and ``skip`` lets it pass."""
+    root = voc(tmp_path, {"a": xml(), "c": xml(box())}, {"train": "a\nb\n", "val": "c\n"}, ("a.jpg", "b.jpg", "c.jpg"))
+    with pytest.raises(DataError, match=r"train must have .* got none: 1 of 2 images have no label file, 1 an empty one"):
+        read(root)
+    scan = read(root, on_error="skip")
+    assert (scan.decisions["background-missing"], scan.decisions["background-empty"]) == ("1", "1")
+    assert len(read(root, splits=("val",))) == 1
+
+
 def test_reading_changes_nothing_in_the_source(tmp_path: Path) -> None:
     """No cache, no list, no new time stamp."""
 
@@ -180,7 +192,7 @@ def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactor
         return f"<truncated>{flags // TRUNCATED}</truncated><difficult>{flags % TRUNCATED // DIFFICULT}</difficult>"
 
     files = {f"i{at}": xml(*(box(n, *edges, more=tags(flags)) for n, edges, flags in rows)) for at, rows in enumerate(images)}
-    scan = read(voc(tmp_path_factory.mktemp("voc"), files))
+    scan = read(voc(tmp_path_factory.mktemp("voc"), files), on_error="skip")
     rows = [row for objects in images for row in objects]
     shift = 0 if any(0 in edges[:2] for _, edges, _ in rows) else 1
     assert scan.names == tuple(sorted({name for name, _, _ in rows if name}))

@@ -45,16 +45,18 @@ def test_every_list_is_a_split_and_trainval_is_left_out_beside_its_halves(tmp_pa
     assert "small_train" in read(root, on_error="safe").splits
 
 
-def test_an_image_listed_twice_stays_in_the_first_split_and_is_reported(tmp_path: Path) -> None:
-    """Keys are unique; a test image inside train is a fault that somebody wants to know of."""
-    root = voc(tmp_path, {"a": xml(box()), "b": xml(box())}, {"train": "a\na\n", "test": "b\na\n"})
+def test_an_image_listed_twice_comes_once_in_a_split(tmp_path: Path) -> None:
+    """In two splits it is in both: lists may overlap on purpose. A fault of its xml is then reported once, and its rows twice."""
+    root = voc(tmp_path, {"a": xml(box(), box(xmax="")), "b": xml(box())}, {"train": "a\na\n", "test": "b\na\n"})
     scan = read(root)
-    assert splits_of(scan) == {"train": ["JPEGImages/a.jpg"], "test": ["JPEGImages/b.jpg"]}
-    assert [(p.file, p.kind, p.line) for p in scan.problems] == [
+    assert splits_of(scan) == {"train": ["JPEGImages/a.jpg"], "test": ["JPEGImages/b.jpg", "JPEGImages/a.jpg"]}
+    assert [(p.file, p.kind, p.line or p.object) for p in scan.problems] == [
+        ("Annotations/a.xml", "bad-number", 2),
         ("ImageSets/Main/train.txt", "duplicate", 2),
-        ("ImageSets/Main/test.txt", "duplicate", 2),
     ]
-    assert "ImageSets/Main/train.txt:1" in scan.problems[1].detail
+    assert (scan.rows_in, scan.rows_dropped) == (5, 2)
+    assert len(scan.label_files) == 4
+    root = voc(tmp_path / "clean", {"a": xml(box())}, {"train": "a\na\n"})
     with pytest.raises(DataError, match=r"^ImageSets/Main/train\.txt:2: "):
         read(root, on_error="raise")
 
