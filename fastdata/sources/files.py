@@ -8,6 +8,7 @@ Nothing here opens an image or writes anything.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -59,15 +60,24 @@ def list_files(folder: str | Path, suffixes: Iterable[str]) -> list[str]:
                 name = entry.name
                 if name[0] == ".":
                     continue
-                if entry.is_dir():
+                if _is_folder(entry):
                     info = entry.stat()
                     mark = (info.st_dev, info.st_ino)
                     if mark not in above:
                         pending.append((entry.path, f"{prefix}{name}/", above | {mark}))
-                elif os.path.splitext(name)[1].lower() in wanted and (entry.is_file() or entry.is_symlink()):
+                elif os.path.splitext(name)[1].lower() in wanted and (entry.is_symlink() or entry.is_file()):
                     found.append(prefix + name)
     found.sort()
     return found
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as err:
+        if err.errno != errno.ELOOP:  # a link to itself: no folder
+            raise
+        return False
 
 
 def stat_image(path: str | Path) -> tuple[int, int]:
@@ -78,7 +88,9 @@ def stat_image(path: str | Path) -> tuple[int, int]:
     """
     try:
         info = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as err:
+        if err.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
         return -1, 0
     if not stat.S_ISREG(info.st_mode):
         return -1, 0
