@@ -20,6 +20,9 @@ from fastdata.problems import Problem
 
 Bools = npt.NDArray[np.bool_]
 
+Reports = list[tuple[int, Problem]]
+"""Problems, each with the index of its row; -1 for the image itself."""
+
 DUST_PX = 0.01
 """Six printed digits of a fraction leave up to 0.004 px on a picture of 8,000 px, so less than this is no statement of anybody.
 Also the smallest side a stored box may have: float32 still tells its edges apart after any resize to 640 px."""
@@ -36,13 +39,13 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
     Returns:
         The instances in pixels of the upright picture, and the problems in the order of the rows.
     """
-    problems: list[Problem] = []
+    problems: Reports = []
     if rows.declared_hw is not None and rows.declared_hw != size_hw:
-        problems.append(_size_mismatch(rows, size_hw, key))
+        problems.append((-1, _size_mismatch(rows, size_hw, key)))
     n = len(rows)
     keypoint_count = rows.keypoints.shape[1]
     if n == 0:
-        return Instances.empty(keypoint_count), problems
+        return Instances.empty(keypoint_count), _in_row_order(problems)
 
     h, w = size_hw
     scale = np.array([w, h], np.float64) if rows.unit == "norm" else np.ones(2)
@@ -50,7 +53,8 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
     xyxy = rows.xyxy * np.concatenate([scale, scale])
     clean = _boxes_if_clean(rows, xyxy, points, size_hw)
     if clean is not None:
-        return _as_published(rows, clean, points, _settle_keypoints(rows, np.arange(n), scale, size_hw, problems)), problems
+        keypoints = _settle_keypoints(rows, np.arange(n), scale, size_hw, problems)
+        return _as_published(rows, clean, points, keypoints), _in_row_order(problems)
     finite_points: Bools = np.asarray(np.isfinite(points).all(axis=1))
     kept: list[_Kept] = []
     for i in range(n):
@@ -64,8 +68,6 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
 
     at = np.array([k.row for k in kept], np.int64)
     keypoints = _settle_keypoints(rows, at, scale, size_hw, problems)
-    if len(problems) > 1:
-        problems = _in_row_order(problems, rows)
     all_rings = [ring for k in kept for ring in k.rings]
     return (
         Instances(
@@ -80,7 +82,7 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
             points_px=np.concatenate(all_rings).astype(np.float32) if all_rings else np.zeros((0, 2), np.float32),
             keypoints_px=keypoints,
         ),
-        problems,
+        _in_row_order(problems),
     )
 
 
@@ -177,7 +179,7 @@ class _Kept:
 
 
 def _judge(
-    rows: Rows, i: int, given: boxes.F64, rings: list[boxes.F64], finite: bool, size_hw: tuple[int, int], problems: list[Problem]
+    rows: Rows, i: int, given: boxes.F64, rings: list[boxes.F64], finite: bool, size_hw: tuple[int, int], problems: Reports
 ) -> _Kept | None:
     """Judge row ``i``: what stays of it, or None when it is dropped."""
     h, w = size_hw
@@ -223,7 +225,7 @@ def _judge(
     return _Kept(i, kind, cut, rings if kind != BOX else [])
 
 
-def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int], problems: list[Problem]) -> tuple[int, list[boxes.F64]]:
+def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int], problems: Reports) -> tuple[int, list[boxes.F64]]:
     """Decode the run lengths of row ``i`` into pixel-edge rings; a box where they cannot be read."""
     from fastdata import masks
 
@@ -246,7 +248,7 @@ def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int], problems: list[
 
 
 def _settle_keypoints(
-    rows: Rows, at: npt.NDArray[np.int64], scale: boxes.F64, size_hw: tuple[int, int], problems: list[Problem]
+    rows: Rows, at: npt.NDArray[np.int64], scale: boxes.F64, size_hw: tuple[int, int], problems: Reports
 ) -> npt.NDArray[np.float32]:
     """Return (n, K, 3): points outside the picture become invisible, points on its border are kept."""
     k = rows.keypoints[at].copy()
@@ -279,32 +281,23 @@ def _size_mismatch(rows: Rows, size_hw: tuple[int, int], key: str) -> Problem:
     return Problem(file=rows.file, kind="size-mismatch", action="noted", detail=detail, image=key)
 
 
-def _tell(problems: list[Problem], rows: Rows, i: int, kind: str, action: str, detail: str) -> None:
+def _tell(problems: Reports, rows: Rows, i: int, kind: str, action: str, detail: str) -> None:
     place = int(rows.where[i])
-    problems.append(
-        Problem(
-            file=rows.file,
-            kind=kind,
-            action=action,
-            detail=detail,
-            line=place if rows.place == "line" else None,
-            annotation_id=place if rows.place == "annotation_id" else None,
-            object=place if rows.place == "object" else None,
-        )
+    problem = Problem(
+        file=rows.file,
+        kind=kind,
+        action=action,
+        detail=detail,
+        line=place if rows.place == "line" else None,
+        annotation_id=place if rows.place == "annotation_id" else None,
+        object=place if rows.place == "object" else None,
     )
+    problems.append((i, problem))
 
 
-def _in_row_order(problems: list[Problem], rows: Rows) -> list[Problem]:
-    """Sort by the row's place in ``rows``; what belongs to the image comes first."""
-    order = {int(where): i for i, where in enumerate(rows.where)}
-
-    def position(problem: Problem) -> int:
-        for place in (problem.line, problem.annotation_id, problem.object):
-            if place is not None:
-                return order[place]
-        return -1
-
-    return sorted(problems, key=position)
+def _in_row_order(problems: Reports) -> list[Problem]:
+    """Sort by row; what belongs to the image comes first, and what was said about one row keeps its order."""
+    return [problem for _, problem in sorted(problems, key=lambda pair: pair[0])]
 
 
 def _offsets(lengths: list[int]) -> npt.NDArray[np.int64]:
