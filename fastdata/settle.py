@@ -10,6 +10,7 @@ left is clipped to the picture; reaching over the border by less than :data:`DUS
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -185,11 +186,19 @@ def _judge(
     h, w = size_hw
     kind = int(rows.kind[i])
     has_box = bool(rows.has_box[i])
-    if kind == MASK:
-        kind, rings = _rings_of_mask(rows, i, size_hw, problems)
     if not finite or (has_box and not np.isfinite(given).all()):
         _tell(problems, rows, i, "not-finite", "dropped", "a coordinate is NaN or infinite")
         return None
+    if kind == MASK:
+        decoded = _rings_of_mask(rows, i, size_hw)
+        if isinstance(decoded, _Unusable):
+            action, end = ("changed", "kept as a box") if has_box else ("dropped", "there is no box to keep")
+            _tell(problems, rows, i, decoded.kind, action, f"{decoded.detail}; {end}")
+            if not has_box:
+                return None
+            kind, rings = BOX, []
+        else:
+            rings = decoded
     if not has_box and not rings:
         _tell(problems, rows, i, "zero-area", "dropped", "neither a box nor an outline is left")
         return None
@@ -225,26 +234,32 @@ def _judge(
     return _Kept(i, kind, cut, rings if kind != BOX else [])
 
 
-def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int], problems: Reports) -> tuple[int, list[boxes.F64]]:
-    """Decode the run lengths of row ``i`` into pixel-edge rings; a box where they cannot be read."""
+@dataclass(frozen=True, slots=True)
+class _Unusable:
+    """Why a mask gives no outline."""
+
+    kind: str
+    detail: str
+
+
+def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int]) -> list[boxes.F64] | _Unusable:
+    """Decode the run lengths of row ``i`` into pixel-edge rings."""
     from fastdata import masks
 
     packed = rows.rle[i]
     assert packed is not None
     try:
         rle = json.loads(packed)
-        stated = tuple(int(x) for x in rle["size"])
-        if stated != size_hw:
-            raise ValueError(f"size must be the picture's {list(size_hw)}, got {list(stated)}")
-        rings = masks.mask_to_rings(masks.rle_to_mask(rle))
-    except (ValueError, TypeError, KeyError) as err:
-        kind = "size-mismatch" if "size must be" in str(err) else "bad-number"
-        _tell(problems, rows, i, kind, "changed", f"run lengths cannot be used ({err}); kept as a box")
-        return BOX, []
-    if not rings and bool(rows.has_box[i]):
-        _tell(problems, rows, i, "zero-area", "changed", "the mask is empty; kept as a box")
-        return BOX, []
-    return MASK, rings
+        if not isinstance(rle, dict):
+            raise ValueError(f"must be an object with size and counts, got {type(rle).__name__}")
+        size = rle.get("size")
+        is_size = isinstance(size, list) and len(size) == 2 and all(type(x) is int for x in size)
+        if is_size and tuple(size) != size_hw:  # before anything of that size is allocated
+            return _Unusable("size-mismatch", f"run lengths are for {size[1]} x {size[0]} px, not {size_hw[1]} x {size_hw[0]}")
+        rings = masks.mask_to_rings(masks.rle_to_mask(rle, max_pixels=size_hw[0] * size_hw[1]))
+    except ValueError as err:
+        return _Unusable("bad-number", f"run lengths cannot be used ({err})")
+    return rings or _Unusable("zero-area", "the mask is empty")
 
 
 def _settle_keypoints(
