@@ -28,6 +28,9 @@ DUST_PX = 0.01
 """Six printed digits of a fraction leave up to 0.004 px on a picture of 8,000 px, so less than this is no statement of anybody.
 Also the smallest side a stored box may have: float32 still tells its edges apart after any resize to 640 px."""
 
+MIN_RING_PX2 = DUST_PX**2
+"""Smallest area of an outline: that of the smallest box. A line has less, whatever its direction and the rounding of its points."""
+
 
 def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances, list[Problem]]:
     """Apply the rules on geometry to the rows of one image.
@@ -93,26 +96,27 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
     Skips the judging of rows whose outcome is known: everything finite and inside, every side and every ring's area above its
     limit. Most images of most datasets are like that, and judging them row by row costs ten times as much.
     """
-    if (rows.kind == MASK).any():
+    if (rows.kind == MASK).any() or ((rows.kind == BOX) != (np.diff(rows.part_offsets) == 0)).any():
         return None
     sizes = np.diff(rows.point_offsets)
     if len(sizes) and sizes.min() < 3:
         return None
     box = xyxy
     if len(points):
-        nxt = np.arange(1, len(points) + 1)
-        nxt[rows.point_offsets[1:] - 1] = rows.point_offsets[:-1]
-        cross = points[:, 0] * points[nxt, 1] - points[nxt, 0] * points[:, 1]
-        if not (np.abs(np.add.reduceat(cross, rows.point_offsets[:-1])) > 0).all():
-            return None
         h, w = size_hw
         if not ((points >= 0) & (points <= np.array([w, h], np.float64))).all():  # NaN compares false
             return None
+        nxt = np.arange(1, len(points) + 1)
+        nxt[rows.point_offsets[1:] - 1] = rows.point_offsets[:-1]
+        cross = points[:, 0] * points[nxt, 1] - points[nxt, 0] * points[:, 1]
+        # Twice the area; twice the limit again, so that no rounding of this sum lets through what polygon_area does not.
+        if not (np.abs(np.add.reduceat(cross, rows.point_offsets[:-1])) >= 4 * MIN_RING_PX2).all():
+            return None
     if not rows.has_box.all():
         outlined = np.flatnonzero(~rows.has_box)
-        first = rows.point_offsets[rows.part_offsets[outlined]]
         if (np.diff(rows.part_offsets)[outlined] == 0).any():
             return None
+        first = rows.point_offsets[rows.part_offsets[outlined]]
         # Rows without a box lie between rows with points of their own, so every segment ends where the next outline begins.
         last = rows.point_offsets[rows.part_offsets[outlined + 1]]
         cuts = np.stack([first, last], axis=1).reshape(-1)
@@ -199,8 +203,19 @@ def _judge(
             kind, rings = BOX, []
         else:
             rings = decoded
-    if not has_box and not rings:
-        _tell(problems, rows, i, "zero-area", "dropped", "neither a box nor an outline is left")
+    if kind != BOX:
+        full = [ring for ring in rings if len(ring) >= 3 and boxes.polygon_area(ring) >= MIN_RING_PX2]
+        if not full and has_box:
+            _tell(problems, rows, i, "zero-area", "changed", "the outline encloses nothing; kept as a box")
+            kind = BOX
+        elif len(full) < len(rings):
+            note = f"{len(rings) - len(full)} of {len(rings)} parts of the outline enclose nothing"
+            _tell(problems, rows, i, "zero-area", "changed" if full else "dropped", note + ("; left out" if full else ""))
+            if not full:
+                return None
+        rings = full
+    if not has_box and not any(len(ring) for ring in rings):
+        _tell(problems, rows, i, "zero-area", "dropped", "there is neither a box nor an outline")
         return None
     box = given if has_box else boxes.bounds(np.concatenate(rings))
     width, height = box[2] - box[0], box[3] - box[1]
@@ -213,21 +228,23 @@ def _judge(
 
     cut = np.clip(box, 0.0, np.array([w, h, w, h], np.float64))
     over = float(np.abs(cut - box).max())
-    if kind in (POLYGON, MASK):
+    if kind != BOX:
         whole = np.concatenate(rings)
-        over = max(over, float(-whole.min()), float((whole - np.array([w, h])).max()))
-        if over > 0:
-            rings = [boxes.clip_polygon(ring, size_hw) for ring in rings]
-        rings = [ring for ring in rings if len(ring) >= 3 and boxes.polygon_area(ring) > 0]
-        if rings and not has_box:
-            cut = boxes.bounds(np.concatenate(rings))
+        reach = max(0.0, float(-whole.min()), float((whole - np.array([w, h])).max()))
+        seen = [boxes.clip_polygon(ring, size_hw) for ring in rings] if reach > 0 else rings
+        seen = [ring for ring in seen if boxes.polygon_area(ring) >= MIN_RING_PX2]
+        if not seen and has_box:
+            _tell(problems, rows, i, "outside", "changed", "the outline does not reach into the picture; kept as a box")
+            kind = BOX
+        elif not seen:
+            cut = np.zeros(4)
+        elif kind != OBB:
+            over, rings = max(over, reach), seen
+            cut = cut if has_box else boxes.bounds(np.concatenate(rings))
     if cut[2] - cut[0] < DUST_PX or cut[3] - cut[1] < DUST_PX:
         where = ", ".join(f"{x:.6g}" for x in box)
-        _tell(problems, rows, i, "outside", "dropped", f"the box must reach into the picture of {w} x {h} px, got {where}")
+        _tell(problems, rows, i, "outside", "dropped", f"the object must reach into the picture of {w} x {h} px, got {where}")
         return None
-    if kind in (POLYGON, MASK) and not rings:
-        _tell(problems, rows, i, "zero-area", "changed", "the outline encloses nothing inside the picture; kept as a box")
-        kind = BOX
     if over > DUST_PX:
         note = "corners kept, box clipped" if kind == OBB else "clipped"
         _tell(problems, rows, i, "clipped", "clipped", f"reaches {over:.6g} px over the border of {w} x {h} px: {note}")
