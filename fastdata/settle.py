@@ -28,6 +28,12 @@ DUST_PX = 0.01
 """Six printed digits of a fraction leave up to 0.004 px on a picture of 8,000 px, so less than this is no statement of anybody.
 Also the smallest side a stored box may have: float32 still tells its edges apart after any resize to 640 px."""
 
+LIMIT_PX = float(np.finfo(np.float32).max)
+"""Largest coordinate: beyond it the store's numbers are infinite."""
+
+LIMIT_AREA_PX2 = 1e18
+"""Largest published area: far beyond any picture, and still a number after any resize."""
+
 MIN_RING_PX2 = DUST_PX**2
 """Smallest area of an outline: that of the smallest box. A line has less, whatever its direction and the rounding of its points."""
 
@@ -53,13 +59,14 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
 
     h, w = size_hw
     scale = np.array([w, h], np.float64) if rows.unit == "norm" else np.ones(2)
-    points = rows.points * scale
-    xyxy = rows.xyxy * np.concatenate([scale, scale])
+    with np.errstate(over="ignore"):  # what becomes infinite here is dropped as that
+        points = rows.points * scale
+        xyxy = rows.xyxy * np.concatenate([scale, scale])
     clean = _boxes_if_clean(rows, xyxy, points, size_hw)
     if clean is not None:
         keypoints = _settle_keypoints(rows, np.arange(n), scale, size_hw, problems)
         return _as_published(rows, clean, points, keypoints), _in_row_order(problems)
-    finite_points: Bools = np.asarray(np.isfinite(points).all(axis=1))
+    finite_points: Bools = np.asarray((np.abs(points) <= LIMIT_PX).all(axis=1))  # NaN compares false
     kept: list[_Kept] = []
     for i in range(n):
         part, part_end = int(rows.part_offsets[i]), int(rows.part_offsets[i + 1])
@@ -80,7 +87,7 @@ def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances
             kind=np.array([k.kind for k in kept], np.uint8),
             flags=rows.flags[at].astype(np.uint8),
             original_id=rows.where[at].astype(np.int64),
-            area_px=rows.area[at].astype(np.float32),
+            area_px=_settle_area(rows.area[at]),
             part_offsets=_offsets([len(k.rings) for k in kept]),
             point_offsets=_offsets([len(ring) for ring in all_rings]),
             points_px=np.concatenate(all_rings).astype(np.float32) if all_rings else np.zeros((0, 2), np.float32),
@@ -136,7 +143,7 @@ def _as_published(rows: Rows, box: boxes.F64, points: boxes.F64, keypoints: npt.
         kind=rows.kind.astype(np.uint8),
         flags=rows.flags.astype(np.uint8),
         original_id=rows.where.astype(np.int64),
-        area_px=rows.area.astype(np.float32),
+        area_px=_settle_area(rows.area),
         part_offsets=rows.part_offsets.astype(np.int64),
         point_offsets=rows.point_offsets.astype(np.int64),
         points_px=points.astype(np.float32),
@@ -190,8 +197,8 @@ def _judge(
     h, w = size_hw
     kind = int(rows.kind[i])
     has_box = bool(rows.has_box[i])
-    if not finite or (has_box and not np.isfinite(given).all()):
-        _tell(problems, rows, i, "not-finite", "dropped", "a coordinate is NaN or infinite")
+    if not finite or (has_box and not (np.abs(given) <= LIMIT_PX).all()):
+        _tell(problems, rows, i, "not-finite", "dropped", f"a coordinate is NaN, infinite or beyond {LIMIT_PX:.2g} px")
         return None
     if kind == MASK:
         decoded = _rings_of_mask(rows, i, size_hw)
@@ -279,6 +286,11 @@ def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int]) -> list[boxes.F
     return rings or _Unusable("zero-area", "the mask is empty")
 
 
+def _settle_area(area: boxes.F64) -> npt.NDArray[np.float32]:
+    """Return published areas; what cannot be one counts as not given (NaN)."""
+    return np.where((area >= 0) & (area <= LIMIT_AREA_PX2), area, np.nan).astype(np.float32)
+
+
 def _settle_keypoints(
     rows: Rows, at: npt.NDArray[np.int64], scale: boxes.F64, size_hw: tuple[int, int], problems: Reports
 ) -> npt.NDArray[np.float32]:
@@ -288,7 +300,8 @@ def _settle_keypoints(
         return k.astype(np.float32)
     h, w = size_hw
     limit = np.array([w, h], np.float64)
-    k[..., :2] *= scale
+    with np.errstate(over="ignore"):
+        k[..., :2] *= scale
     labelled: Bools = k[..., 2] > 0  # NaN compares false
     finite: Bools = np.asarray(np.isfinite(k).all(axis=2))
     beyond: Bools = np.asarray(((k[..., :2] < -DUST_PX) | (k[..., :2] > limit + DUST_PX)).any(axis=2))
