@@ -306,7 +306,7 @@ def _settle_keypoints(
     finite: Bools = np.asarray(np.isfinite(k).all(axis=2))
     beyond: Bools = np.asarray(((k[..., :2] < -DUST_PX) | (k[..., :2] > limit + DUST_PX)).any(axis=2))
     outside: Bools = labelled & finite & beyond
-    broken: Bools = ~finite
+    broken: Bools = ~finite & ~(k[..., 2] <= 0)
     for bad, kind in ((outside, "keypoint-outside"), (broken, "not-finite")):
         for row in np.flatnonzero(bad.any(axis=1)):
             numbers = ", ".join(str(int(p)) for p in np.flatnonzero(bad[row]))
