@@ -26,7 +26,7 @@ Reports = list[tuple[int, Problem]]
 
 DUST_PX = 0.01
 """Six printed digits of a fraction leave up to 0.004 px on a picture of 8,000 px, so less than this is no statement of anybody.
-Also the smallest side a stored box may have: float32 still tells its edges apart after any resize to 640 px."""
+Also the smallest side a stored box may have on a picture of up to 65,536 px; beyond, see :func:`_smallest_side`."""
 
 LIMIT_PX = float(np.finfo(np.float32).max)
 """Largest coordinate: beyond it the store's numbers are infinite."""
@@ -109,6 +109,7 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
     if len(sizes) and sizes.min() < 3:
         return None
     box = xyxy
+    smallest = _smallest_side(size_hw)
     if len(points):
         h, w = size_hw
         if not ((points >= 0) & (points <= np.array([w, h], np.float64))).all():  # NaN compares false
@@ -132,7 +133,7 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
         box[outlined, :2] = np.minimum.reduceat(padded, cuts)[::2]
         box[outlined, 2:] = np.maximum.reduceat(padded, cuts)[::2]
     h, w = size_hw
-    inside = (box[:, :2] >= 0) & (box[:, 2:] <= np.array([w, h], np.float64)) & (box[:, 2:] - box[:, :2] >= DUST_PX)
+    inside = (box[:, :2] >= 0) & (box[:, 2:] <= np.array([w, h], np.float64)) & (box[:, 2:] - box[:, :2] >= smallest)
     return box if inside.all() else None
 
 
@@ -161,6 +162,7 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
     gain_y, gain_x = to_hw[0] / from_hw[0], to_hw[1] / from_hw[1]
     gain = np.array([gain_x, gain_y], np.float64)
     limit = np.array([to_hw[1], to_hw[0]], np.float32)
+    limits = np.concatenate([limit, limit])
     xyxy = (instances.xyxy_px.astype(np.float64) * np.concatenate([gain, gain])).astype(np.float32)
     points = (instances.points_px.astype(np.float64) * gain).astype(np.float32)
     keypoints = instances.keypoints_px.copy()
@@ -169,7 +171,7 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
     points[~is_obb_point] = np.minimum(points[~is_obb_point], limit)  # rounding must not push an edge point over the edge
     return Instances(
         cls=instances.cls,
-        xyxy_px=np.minimum(xyxy, np.concatenate([limit, limit])),
+        xyxy_px=_edges_apart(np.minimum(xyxy, limits), limits),
         kind=instances.kind,
         flags=instances.flags,
         original_id=instances.original_id,
@@ -179,6 +181,23 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
         points_px=points,
         keypoints_px=keypoints,
     )
+
+
+def _edges_apart(xyxy_px: npt.NDArray[np.float32], limits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Move edges that a strong reduction has brought together to neighbouring numbers."""
+    low, high = xyxy_px[:, :2], xyxy_px[:, 2:]
+    flat = low >= high
+    if flat.any():
+        high[flat] = np.nextafter(low, np.float32(np.inf))[flat]
+        beyond = high > limits[2:]
+        low[beyond] = np.nextafter(np.broadcast_to(limits[:2], low.shape), np.float32(0))[beyond]
+        np.minimum(high, limits[2:], out=high)
+    return xyxy_px
+
+
+def _smallest_side(size_hw: tuple[int, int]) -> float:
+    """Return the smallest side of a box whose edges float32 tells apart anywhere in the picture."""
+    return max(DUST_PX, 2 * float(np.spacing(np.float32(max(size_hw)))))
 
 
 class _Kept:
@@ -226,10 +245,11 @@ def _judge(
         return None
     box = given if has_box else boxes.bounds(np.concatenate(rings))
     width, height = box[2] - box[0], box[3] - box[1]
+    smallest = _smallest_side(size_hw)
     if width < 0 or height < 0:
         _tell(problems, rows, i, "negative-size", "dropped", f"width and height must be > 0, got {width:.6g} x {height:.6g} px")
         return None
-    if width < DUST_PX or height < DUST_PX:
+    if width < smallest or height < smallest:
         _tell(problems, rows, i, "zero-area", "dropped", f"width and height must be > 0, got {width:.6g} x {height:.6g} px")
         return None
 
@@ -248,7 +268,7 @@ def _judge(
         elif kind != OBB:
             over, rings = max(over, reach), seen
             cut = cut if has_box else boxes.bounds(np.concatenate(rings))
-    if cut[2] - cut[0] < DUST_PX or cut[3] - cut[1] < DUST_PX:
+    if cut[2] - cut[0] < smallest or cut[3] - cut[1] < smallest:
         where = ", ".join(f"{x:.6g}" for x in box)
         _tell(problems, rows, i, "outside", "dropped", f"the object must reach into the picture of {w} x {h} px, got {where}")
         return None
