@@ -43,29 +43,45 @@ from fastdata.store.manifest import Manifest
 U8 = npt.NDArray[np.uint8]
 
 
-def map_file(path: Path, nbytes: int) -> U8:
-    """Map a file of known size, read-only, as one (nbytes,) array that owns the mapping.
+@final
+class MappedFile:
+    """A file of known size, mapped read-only.
 
     The size is compared before: touching a page behind the end of a file kills the process.
 
     Raises:
         StoreError: The file is missing or of another size.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise StoreError(f"{path}:0: the file must be there, since the index names it; take it from a backup") from None
-    try:
-        got = os.fstat(fd).st_size
-        if got != nbytes:
-            raise StoreError(f"{path}:{min(got, nbytes)}: the file must be {nbytes} bytes long, got {got}; {DAMAGED}")
-        if not nbytes:
-            return np.zeros(0, np.uint8)
-        # A mapping needs no open file; before Python 3.13 it keeps one all the same.
-        options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        return np.frombuffer(mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ, **options), np.uint8)
-    finally:
-        os.close(fd)
+
+    __slots__ = ("_map", "data", "path")
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self.path = path
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise StoreError(f"{path}:0: the file must be there, since the index names it; take it from a backup") from None
+        try:
+            got = os.fstat(fd).st_size
+            if got != nbytes:
+                raise StoreError(f"{path}:{min(got, nbytes)}: the file must be {nbytes} bytes long, got {got}; {DAMAGED}")
+            # A mapping needs no open file; before Python 3.13 it keeps one all the same.
+            options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+            self._map = mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ, **options) if nbytes else None
+        finally:
+            os.close(fd)
+        self.data: U8 = np.zeros(0, np.uint8) if self._map is None else np.frombuffer(self._map, np.uint8)
+        """(nbytes,) the file, read-only. Every view of it keeps the mapping alive."""
+
+    def will_need(self, offset: int, nbytes: int) -> None:
+        """Have the system read these bytes in one go, and do not wait for it.
+
+        Without this a cold range comes in as one small read after the other, as its pages are touched: measured with records of
+        1.2 MB on a virtual disk, 270 MB/s against 1.9 to 2.7 GB/s.
+        """
+        if self._map is not None and nbytes and hasattr(mmap, "MADV_WILLNEED"):
+            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, start, offset + nbytes - start)
 
 
 def index_path(path: Path) -> Path:
@@ -96,16 +112,14 @@ class Index:
     Attributes are values; ``section(name)`` is the only thing that reads more of the file.
     """
 
-    __slots__ = ("_arrays", "_sections", "_whole", "header", "manifest", "mark", "path")
+    __slots__ = ("_arrays", "_file", "_sections", "header", "manifest", "mark", "path")
 
-    def __init__(
-        self, path: Path, whole: U8, mark: EndMark, header: Header, manifest: Manifest, sections: dict[str, Section]
-    ) -> None:
-        self.path = path
+    def __init__(self, file: MappedFile, mark: EndMark, header: Header, manifest: Manifest, sections: dict[str, Section]) -> None:
+        self.path = file.path
         self.mark = mark
         self.header = header
         self.manifest = manifest
-        self._whole: U8 | None = whole
+        self._file: MappedFile | None = file
         self._sections = sections
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
@@ -119,7 +133,8 @@ class Index:
         """
         nbytes = path.stat().st_size
         least = HEADER.size + END_MARK.size
-        whole = map_file(path, nbytes)
+        file = MappedFile(path, nbytes)
+        whole = file.data
         mark = unpack_end_mark(whole[-END_MARK.size :].tobytes(), path, nbytes) if nbytes >= least else None
         if mark is None:
             raise StoreError(f"{path}:{max(0, nbytes - END_MARK.size)}: {_not_a_store(path, whole[:64].tobytes(), nbytes)}")
@@ -139,14 +154,14 @@ class Index:
         sections = unpack_table(raw.tobytes(), path, at, header)
         keypoints = manifest.keypoints.count if manifest.keypoints else 0
         check_sections(sections, manifest.counts, keypoints, path, at)
-        return cls(path, whole, mark, header, manifest, sections)
+        return cls(file, mark, header, manifest, sections)
 
     @property
-    def whole(self) -> U8:
-        """The whole file, mapped."""
-        if self._whole is None:
+    def file(self) -> MappedFile:
+        """The whole file that the index ends."""
+        if self._file is None:
             raise ValueError(f"the store must be open, got one that was closed: {self.path}")
-        return self._whole
+        return self._file
 
     @property
     def section_names(self) -> tuple[str, ...]:
@@ -164,7 +179,7 @@ class Index:
             self.check_section(name)
             s = self._sections[name]
             start = self.mark.index_offset + s.offset
-            found = self._arrays[name] = self.whole[start : start + s.nbytes].view(s.dtype).reshape(s.shape)
+            found = self._arrays[name] = self.file.data[start : start + s.nbytes].view(s.dtype).reshape(s.shape)
         return found
 
     def check_section(self, name: str) -> None:
@@ -175,11 +190,11 @@ class Index:
         """
         s = self._sections[name]
         start = self.mark.index_offset + s.offset
-        _compare(self.whole[start : start + s.padded_nbytes], s.crc, f"section {name}", self.path, start)
+        _compare(self.file.data[start : start + s.padded_nbytes], s.crc, f"section {name}", self.path, start)
 
     def close(self) -> None:
         """Let the mapping go; arrays that somebody holds stay valid."""
-        self._whole = None
+        self._file = None
         self._arrays.clear()
 
     def __enter__(self) -> Self:

@@ -14,7 +14,6 @@ store under them is safe.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -27,7 +26,7 @@ from fastdata.checksum import crc32c
 from fastdata.errors import StoreError, UsageError
 from fastdata.labels import Instances
 from fastdata.store.format import DAMAGED, ENCODINGS, Manifest, PayloadFile
-from fastdata.store.index import Index, index_path, map_file
+from fastdata.store.index import Index, MappedFile, index_path
 
 U8 = npt.NDArray[np.uint8]
 
@@ -55,7 +54,7 @@ class Store:
     holds all splits.
     """
 
-    __slots__ = ("_checked", "_files", "_index", "_records", "catalog", "entry_range", "path", "split")
+    __slots__ = ("_checked", "_files", "_index", "_limits", "catalog", "entry_range", "path", "split")
 
     def __init__(self, path: Path, split: str | None) -> None:
         self._index = Index.open(index_path(path))
@@ -67,6 +66,7 @@ class Store:
         self.entry_range = _range_of(manifest, split, path)
         """Entries of the opened split, as numbers in the catalog."""
         self._files = [_map_payload(self._index, file) for file in manifest.files]
+        self._limits = [file.payload_nbytes for file in manifest.files]
         head = CatalogHead(manifest.names, manifest.splits, manifest.keypoints, manifest.counts)
         self.catalog = Catalog(head, self._index.section, (_reopen_catalog, (str(path), manifest.uid)))
         """Everything but the pixels, of all splits."""
@@ -124,11 +124,17 @@ class Store:
 
     def read_record(self, r: int) -> U8:
         """Return the stored bytes of record ``r``; as :meth:`read`."""
-        payload = self._payload(r)
+        file, offset, nbytes = self._place(r)
         if not self._checked[r]:
-            self._compare(r, payload)
+            file.will_need(offset, nbytes)
+            self._compare(r)
             self._checked[r] = True
-        return payload
+        return file.data[offset : offset + nbytes]
+
+    def prefetch(self, i: int) -> None:
+        """Have the system read the picture of entry ``i`` into memory, and do not wait: for a store larger than memory."""
+        file, offset, nbytes = self._place(int(self.catalog.entry_record[self.entry(i)]))
+        file.will_need(offset, nbytes)
 
     def image(self, i: int) -> U8:
         """Return the picture of entry ``i``: (C, h, w) of its rectangle; a view where the record is raw."""
@@ -149,7 +155,7 @@ class Store:
         Raises:
             StoreError: It is damaged.
         """
-        self._compare(r, self._payload(r))
+        self._compare(r)
         self._checked[r] = True
 
     def check_sections(self) -> None:
@@ -171,44 +177,37 @@ class Store:
         order = np.lexsort((c.rec_offset, c.rec_file))
         edges = np.searchsorted(c.rec_file[order], np.arange(len(self._files) + 1)).tolist()
         for number, (file, info) in enumerate(zip(self._files, self.manifest.files, strict=True)):
-            path, crc, at = self._file_path(number), 0, 0
+            crc, at = 0, 0
             records = order[edges[number] : edges[number + 1]]
             starts, sizes = c.rec_offset[records].tolist(), c.rec_nbytes[records].tolist()
             for start, nbytes in zip([*starts, info.payload_nbytes], [*sizes, 0], strict=True):
                 if start < at:
-                    raise StoreError(f"{path}:{start}: records must not overlap, got one that begins before {at}")
-                crc = crc32c(file[at:start], crc)
+                    raise StoreError(f"{file.path}:{start}: records must not overlap, got one that begins before {at}")
+                crc = crc32c(file.data[at:start], crc)
                 at = start + nbytes
             if crc != info.gap_crc:
-                raise StoreError(f"{path}:0: all but the records must have CRC32C {info.gap_crc:08x}, got {crc:08x}; {DAMAGED}")
+                raise StoreError(
+                    f"{file.path}:0: all but the records must have CRC32C {info.gap_crc:08x}, got {crc:08x}; {DAMAGED}"
+                )
 
-    def _payload(self, r: int) -> U8:
+    def _place(self, r: int) -> tuple[MappedFile, int, int]:
+        """Return payload file, offset and length of record ``r``."""
         c = self.catalog
         if not 0 <= r < c.counts.records:
             raise IndexError(f"record must be in 0 <= r < {c.counts.records}, got {r}")
-        number, offset, nbytes = int(c.rec_file[r]), int(c.rec_offset[r]), int(c.rec_nbytes[r])
-        files = self._open_files
-        if not (number < len(files) and 0 <= offset <= offset + nbytes <= len(files[number])):
-            raise StoreError(f"{self._index.path}:0: record {r} must lie in a payload file, got {offset} + {nbytes} in {number}")
-        return files[number][offset : offset + nbytes]
-
-    @property
-    def _open_files(self) -> Sequence[U8]:
-        if not self._files and self.catalog.counts.records:
+        files = self._files
+        if not files:
             raise ValueError(f"the store must be open, got one that was closed: {self.path}")
-        return self._files
+        number, offset, nbytes = int(c.rec_file[r]), int(c.rec_offset[r]), int(c.rec_nbytes[r])
+        if number >= len(files) or not 0 <= offset <= offset + nbytes <= self._limits[number]:
+            raise StoreError(f"{self._index.path}:0: record {r} must lie in a payload file, got {offset} + {nbytes} in {number}")
+        return files[number], offset, nbytes
 
-    def _compare(self, r: int, payload: U8) -> None:
-        want, got = int(self.catalog.rec_crc[r]), crc32c(payload)
+    def _compare(self, r: int) -> None:
+        file, offset, nbytes = self._place(r)
+        want, got = int(self.catalog.rec_crc[r]), crc32c(file.data[offset : offset + nbytes])
         if got != want:
-            number, offset = int(self.catalog.rec_file[r]), int(self.catalog.rec_offset[r])
-            raise StoreError(
-                f"{self._file_path(number)}:{offset}: record {r} must have CRC32C {want:08x}, got {got:08x}; {DAMAGED}"
-            )
-
-    def _file_path(self, number: int) -> Path:
-        name = self.manifest.files[number].name
-        return self._index.path.with_name(name) if name else self._index.path
+            raise StoreError(f"{file.path}:{offset}: record {r} must have CRC32C {want:08x}, got {got:08x}; {DAMAGED}")
 
     def close(self) -> None:
         """Let the mappings go. Arrays, views and the catalog's columns that somebody holds stay valid."""
@@ -231,20 +230,15 @@ def _range_of(manifest: Manifest, split: str | None, path: Path) -> range:
     return range(*manifest.splits[split])
 
 
-def _map_payload(index: Index, file: PayloadFile) -> U8:
-    """Map the part of a file that holds records."""
-    if not file.name:
-        if file.payload_nbytes != index.mark.index_offset:
-            raise StoreError(
-                f"{index.path}:0: the records must lie before the index at {index.mark.index_offset}, got {file.payload_nbytes}"
-            )
-        return index.whole[: file.payload_nbytes]
+def _map_payload(index: Index, file: PayloadFile) -> MappedFile:
+    """Map a file that holds records."""
+    at = f"{index.path}:{index.mark.index_offset}: payload file {file.name!r}"
     if file.name in (".", "..") or set(file.name) & set("/\\\0"):
-        raise StoreError(f"{index.path}:0: a payload file must have a plain name in the folder of the index, got {file.name!r}")
-    whole = map_file(index.path.with_name(file.name), file.file_nbytes or 0)
-    if not 0 <= file.payload_nbytes <= len(whole):
-        raise StoreError(f"{index.path}:0: {file.name} must hold {file.payload_nbytes} bytes of records, got {len(whole)}")
-    return whole[: file.payload_nbytes]
+        raise StoreError(f"{at} must have a plain name, in the folder of the index")
+    mapped = MappedFile(index.path.with_name(file.name), file.file_nbytes or 0) if file.name else index.file
+    if not 0 <= file.payload_nbytes <= (len(mapped.data) if file.name else index.mark.index_offset):
+        raise StoreError(f"{at} must hold its records before anything else, got {file.payload_nbytes} bytes of them")
+    return mapped
 
 
 def _reopen(path: str, split: str | None, uid: str) -> Store:
