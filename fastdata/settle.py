@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import boxes
-from fastdata.labels import BOX, MASK, OBB, POLYGON, Instances, Rows
+from fastdata.labels import BOX, MASK, OBB, Instances, Rows
 from fastdata.problems import Problem
 
 Bools = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ LIMIT_AREA_PX2 = 1e18
 """Largest published area: far beyond any picture, and still a number after any resize."""
 
 MIN_RING_PX2 = DUST_PX**2
-"""Smallest area of an outline: that of the smallest box. A line has less, whatever its direction and the rounding of its points."""
+"""Smallest area of an outline: that of the smallest box. A line has less, whatever its direction and rounding."""
 
 
 def settle(rows: Rows, size_hw: tuple[int, int], *, key: str) -> tuple[Instances, list[Problem]]:
@@ -184,7 +184,7 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
 
 
 def _edges_apart(xyxy_px: npt.NDArray[np.float32], limits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Move edges that a strong reduction has brought together to neighbouring numbers."""
+    """Move edges that a strong reduction has brought together to neighbouring numbers, in place."""
     low, high = xyxy_px[:, :2], xyxy_px[:, 2:]
     flat = low >= high
     if flat.any():
@@ -297,8 +297,7 @@ def _rings_of_mask(rows: Rows, i: int, size_hw: tuple[int, int]) -> list[boxes.F
         if not isinstance(rle, dict):
             raise ValueError(f"must be an object with size and counts, got {type(rle).__name__}")
         size = rle.get("size")
-        is_size = isinstance(size, list) and len(size) == 2 and all(type(x) is int for x in size)
-        if is_size and tuple(size) != size_hw:  # before anything of that size is allocated
+        if isinstance(size, list) and [type(x) for x in size] == [int, int] and tuple(size) != size_hw:
             return _Unusable("size-mismatch", f"run lengths are for {size[1]} x {size[0]} px, not {size_hw[1]} x {size_hw[0]}")
         rings = masks.mask_to_rings(masks.rle_to_mask(rle, max_pixels=size_hw[0] * size_hw[1]))
     except ValueError as err:
