@@ -659,8 +659,31 @@ TWO_PARTS = {"kind": POLYGON, "rings": [[[0, 0], [5, 0], [0, 5]], [[30, 30], [50
 PLAIN = {"kind": BOX, "box": [1, 2, 3, 4]}
 
 
+@st.composite
+def clean_row(draw: st.DrawFn) -> dict[str, Any]:
+    """A row that no rule changes; some touch the border of the picture."""
+    kind = draw(st.sampled_from([BOX, POLYGON, POLYGON, OBB]))
+    rings = []
+    for _ in range(0 if kind == BOX else draw(st.integers(1, 3))):
+        x, y = draw(st.integers(0, 90)), draw(st.integers(0, 40))
+        width, height = draw(st.sampled_from([1.0, 0.3, 10.0])), draw(st.sampled_from([1.0, 0.7, 10.0]))
+        corners = [[x, y], [x + width, y], [x + width, y + height], [x, y + height]]
+        rings.append(corners[: 4 if kind == OBB else draw(st.integers(3, 4))])
+    left, top = draw(st.sampled_from([0, 0.5, 7])), draw(st.sampled_from([0, 0.25, 9]))
+    box = [left, top, draw(st.sampled_from([10, 99.5, 100])), draw(st.sampled_from([10, 49.75, 50]))]
+    keypoint = [draw(st.sampled_from([0, 50, 100, 101])), 5, draw(st.sampled_from([0, 1, 2]))]
+    has_box = kind == BOX or draw(st.booleans())
+    return {"kind": kind, "rings": rings, "box": box if has_box else None, "cls": draw(st.integers(0, 9)), "keypoints": [keypoint]}
+
+
+TAME_ROW = row_strategy(TAME, 1, with_masks=False, shortest=3)
+MIXED = st.one_of(
+    st.lists(clean_row(), max_size=6), st.lists(TAME_ROW, max_size=4), st.lists(st.one_of(clean_row(), TAME_ROW), max_size=4)
+)
+
+
 @settings(max_examples=400, deadline=None)
-@given(st.lists(row_strategy(TAME, 1, with_masks=False, shortest=3), max_size=5))
+@given(MIXED)
 @example([{**TRIANGLE, "box": None}, PLAIN, {**TWO_PARTS, "box": None}])
 @example([PLAIN, {**TRIANGLE, "box": None}, {**TRIANGLE, "box": [0, 0, 50, 50]}, {**TWO_PARTS, "box": None}, PLAIN])
 @example([{**TWO_PARTS, "box": [0, 0, 50, 50]}, {**TRIANGLE, "box": None}, PLAIN, PLAIN])
@@ -679,13 +702,16 @@ def test_the_short_way_for_clean_rows_gives_what_the_long_way_gives(rows: list[d
     assert short_problems == long_problems
 
 
-def test_clean_rows_take_the_short_way() -> None:
-    """Else the test above compares the long way with itself."""
-    rows = [{**TRIANGLE, "box": None}, PLAIN, {**TWO_PARTS, "box": [0, 0, 50, 50]}, {**TWO_PARTS, "box": None}]
-    made = rows_of(*rows, {"kind": BOX, "box": [0, 0, 100, 50]})
+@settings(max_examples=100, deadline=None)
+@given(st.lists(clean_row(), min_size=1, max_size=6))
+def test_clean_rows_take_the_short_way(rows: list[dict[str, Any]]) -> None:
+    """Else the test above compares the long way with itself. The boxes are those given, or the bounds of the outlines."""
+    made = rows_of(*rows, k=1)
     box = settle_module._boxes_if_clean(made, made.xyxy, made.points, HW)
     assert box is not None
-    assert box.tolist() == [[10, 10, 20, 20], [1, 2, 3, 4], [0, 0, 50, 50], [0, 0, 50, 50], [0, 0, 100, 50]]
+    for got, row in zip(box.tolist(), rows, strict=True):
+        x, y = zip(*[point for ring in row["rings"] for point in ring], strict=True) if row["rings"] else ((), ())
+        assert got == (row["box"] or [min(x), min(y), max(x), max(y)])
 
 
 # ----------------------------------------------------------------------------------------------------------------- scaled
