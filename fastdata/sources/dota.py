@@ -134,15 +134,7 @@ def _read_part(out: NamedScan, part: Part, split: int) -> None:
     root = out.scan.root
     names = list_images(part.images)
     texts = _by_stem(part.labels)
-    pictures = {_stem(name) for name in names}
-    last_names: defaultdict[str, list[str]] = defaultdict(list)  # for pictures in sub-folders that the labels do not repeat
-    for stem in pictures - texts.keys():
-        last_names[_last(stem)].append(stem)
-    label_of = {stem: stem for stem in pictures & texts.keys()}
-    for stem in texts:
-        near = last_names.get(_last(stem), [])
-        if stem not in pictures and len(near) == 1 and near[0] not in label_of:
-            label_of[near[0]] = stem
+    label_of = _pair({_stem(name) for name in names}, texts)
     if part.labels is None:
         folder = below(root, part.images)
         out.report(Problem(folder, "no-label", "noted", f"no labelTxt beside it: all {len(names)} images are background"))
@@ -175,6 +167,19 @@ def _read_part(out: NamedScan, part: Part, split: int) -> None:
         out.report(Problem(label, "unused-label-file", "noted", "no image has its stem"))
 
 
+def _pair(pictures: set[str], texts: dict[str, str]) -> dict[str, str]:
+    """Return stem of picture → stem of label file: the same, else the only one with the same last name."""
+    label_of = {stem: stem for stem in pictures & texts.keys()}
+    free: defaultdict[str, list[str]] = defaultdict(list)  # folders of one side need not be on the other
+    for stem in pictures - texts.keys():
+        free[_last(stem)].append(stem)
+    for stem in texts:
+        near = free.get(_last(stem), [])
+        if stem not in pictures and len(near) == 1 and near[0] not in label_of:
+            label_of[near[0]] = stem
+    return label_of
+
+
 def _by_stem(folder: str | None) -> dict[str, str]:
     return {_stem(name): name for name in list_files(folder, (".txt",))} if folder is not None else {}
 
@@ -197,7 +202,7 @@ def _read_file(out: NamedScan, path: str) -> _Labels | None:
         data = Path(path).read_bytes()
         lines = list(read_lines(data))
     except (UnicodeDecodeError, PermissionError) as error:
-        out.report(Problem(label, "unreadable-labels", "dropped", f"must be UTF-8 text, got: {error}"))
+        out.report(Problem(label, "unreadable-labels", "dropped", f"must be readable UTF-8 text, got: {error}"))
         return None
     labels = _Labels(out.label_file(path, data), [], 0)
     for line, words in lines:
