@@ -90,11 +90,18 @@ def _find(layout: Layout, line: str, bases: list[Base], own: Base, number: int) 
 
     Lists made on Windows part folders by a backslash, which here is a letter like any other: that comes second.
     """
-    for form in (line, line.replace("\\", "/")) if "\\" in line else (line,):
+    for written in (line, line.replace("\\", "/")) if "\\" in line else (line,):
+        form = _without_dot(written)
         for base in bases if not form.startswith("/") else (own,):
-            for path in base.paths(form.removeprefix("./")):
+            for path in base.paths(form):
                 nbytes, mtime_ns = stat_image(path)
                 if nbytes >= 0:
                     return base, Image(layout.key(path), path, nbytes, mtime_ns, number)
-    path = os.path.join(own.folder, line.removeprefix("./"))
+    path = os.path.join(own.folder, _without_dot(line))
     return own, Image(layout.key(path), path, -1, 0, number)
+
+
+def _without_dot(line: str) -> str:
+    while line.startswith("./"):
+        line = line[2:].lstrip("/")
+    return line

@@ -302,6 +302,7 @@ def _shape(layout: Layout) -> dict[str, Place]:
     inner = os.path.join(root, "images")
     top = layout.images_root or (inner if os.path.isdir(inner) else "")
     per_split = {d: p for d in _folders(root) if os.path.isdir(p := os.path.join(root, d, "images"))}
+    per_split = {d: p for d, p in per_split.items() if split_of(d) or list_images(p)}
     if per_split and not layout.images_root:
         if top:
             raise DataError(f"{layout.file}: images must lie in images/ or in {', '.join(per_split)}, got both; give a data.yaml")
@@ -314,7 +315,8 @@ def _shape(layout: Layout) -> dict[str, Place]:
         loose = sorted(n for n in os.listdir(top) if n[0] != "." and is_image_name(n) and os.path.isfile(os.path.join(top, n)))
         if loose:
             rule = f"images must lie in the folders of the splits ({', '.join(folders)}) or beside each other"
-            raise DataError(f"{layout.key(loose[0])}: {rule}, got {len(loose)} beside those folders; give a data.yaml")
+            first = layout.key(os.path.join(top, loose[0]))
+            raise DataError(f"{first}: {rule}, got {len(loose)} beside those folders; give a data.yaml")
         said["layout"] = "<split>" if top == root else "images/<split>"
         return _by_split(folders)
     stems = {os.path.splitext(name)[0]: name for name in sorted(os.listdir(root)) if name.endswith(".txt")}
