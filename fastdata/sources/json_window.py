@@ -123,6 +123,16 @@ def _check_start(head: bytes, name: str) -> int:
     return len(_BOM) if head.startswith(_BOM) else 0
 
 
+def peek_block(outline: JsonOutline, key: str) -> bytes:
+    """Return the text of the first block of a top-level list, unparsed; b"" where there is none."""
+    section = outline.values.get(key)
+    if not isinstance(section, Section) or not section.is_list:
+        return b""
+    start, stop = next(_blocks(section, section.stop - 1), (0, 0))
+    with open(outline.path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), min(stop - start, MAX_BLOCK_NBYTES), start)
+
+
 class _Scan:
     """The state between two windows of one file."""
 
