@@ -86,7 +86,7 @@ def decode_jpeg(
     if attempt.pixels is not None and not attempt.complaint:
         return attempt.pixels, ()
     complaint = attempt.complaint
-    if layout.junk_nbytes or "ICC" in complaint:
+    if layout.junk_nbytes or (attempt.pixels is None and _WARNING.fullmatch(complaint)):
         # The complaint is about something beside the pixels and may hide one about them: only the first is reported
         attempt = attempt_with(essential(data, layout), layout)
         if attempt.pixels is not None and not attempt.complaint:
@@ -97,7 +97,7 @@ def decode_jpeg(
         if not header.ends_early:
             return attempt.pixels, (("decoder", f"libjpeg-turbo: {attempt.complaint}"),)
         return _early_end(data, header, attempt, attempt_with, allow_truncated)
-    return _other_decoders(data, header, complaint, max_pixels)
+    return _other_decoders(data, header, attempt.complaint, max_pixels)
 
 
 def _early_end(
@@ -117,24 +117,24 @@ def _early_end(
 
 
 def _other_decoders(data: bytes, header: Header, complaint: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], Notes]:
-    """Ask OpenCV, then Pillow, where libjpeg-turbo lacks the ability; Pillow alone where it met an error."""
+    """Ask OpenCV, then Pillow, where libjpeg-turbo lacks the ability; where it met an error, the picture is damaged."""
     layout = header.jpeg
     assert layout is not None
-    able = layout.frame in _ABLE and layout.precision == 8 and "subsampling" not in complaint and "Unsupported" not in complaint
     if header.ends_early:
         raise Unusable("truncated", f"{header.ends_early} (libjpeg-turbo: {complaint})")
-    if not able:
-        pixels = by_opencv(data)
-        if pixels is not None:
-            return pixels, ()
+    able = layout.frame in _ABLE and layout.precision == 8 and "subsampling" not in complaint and "Unsupported" not in complaint
+    if able:
+        raise Unusable("unreadable", f"libjpeg-turbo: {complaint}")
+    pixels = by_opencv(data)
+    if pixels is not None:
+        return pixels, ()
     try:
-        pixels, _ = by_pillow(data, header, max_pixels=max_pixels, allow_truncated=False)
+        return by_pillow(data, header, max_pixels=max_pixels, allow_truncated=False)[0], ()
     except Unusable as err:
-        if err.reason == "unreadable" and not able:
-            kind = f"JPEG with {layout.precision} bits, process SOF{layout.frame - 0xC0}"
-            raise Unusable("unsupported", f"{kind}: no decoder here ({complaint})") from None
-        raise Unusable(err.reason, f"libjpeg-turbo: {complaint}; {err.detail}") from None
-    return pixels, (("decoder", f"libjpeg-turbo: {complaint}"),) if able else ()
+        if err.reason != "unreadable":
+            raise
+        kind = f"JPEG with {layout.precision} bits, process SOF{layout.frame - 0xC0}"
+        raise Unusable("unsupported", f"{kind}: no decoder here ({complaint})") from None
 
 
 def by_simplejpeg(data: bytes, layout: JpegLayout) -> _Attempt:

@@ -131,10 +131,18 @@ def jpeg_end(data: bytes, layout: JpegLayout) -> tuple[int | None, int]:
 def essential(data: bytes, layout: JpegLayout) -> bytes:
     """Return the JPEG without what has no part in its pixels: application data, comments, and bytes between segments.
 
-    JFIF (APP0) and Adobe (APP14) stay, they say what the components mean.
+    JFIF (APP0) and Adobe (APP14) stay, they say what the components mean. A version or colour code in them that nobody knows is
+    replaced by the one that libjpeg assumes then.
     """
     keep = [b"\xff\xd8"]
     for marker, start, stop in layout.segments:
-        if not (_APP0 < marker < _APP14 or marker == 0xEF or marker == _COM):
-            keep.append(data[start:stop])
+        segment = data[start:stop]
+        if marker == _APP0 and segment[4:9] == b"JFIF\0" and len(segment) > 9:
+            keep.append(segment[:9] + b"\1" + segment[10:])
+        elif marker == _APP14 and segment[4:9] == b"Adobe" and len(segment) > 15:
+            assumed = {3: 1, 4: 2}.get(layout.components, 0)  # YCbCr, YCCK
+            code = segment[15] if segment[15] in (0, assumed) else assumed
+            keep.append(segment[:15] + bytes([code]) + segment[16:])
+        elif not (_APP0 <= marker <= 0xEF or marker == _COM):
+            keep.append(segment)
     return b"".join(keep) + data[layout.scan_at :]
