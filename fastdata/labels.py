@@ -25,10 +25,10 @@ CROWD, DIFFICULT, TRUNCATED = 1, 2, 4
 """Bits of ``flags``. CROWD is left out of training by default; DIFFICULT and TRUNCATED are Pascal VOC's."""
 
 
-def _check(name: str, array: npt.NDArray[np.generic], shape: tuple[int | None, ...]) -> None:
-    want = " x ".join("n" if s is None else str(s) for s in shape)
-    if array.ndim != len(shape) or any(s is not None and s != a for s, a in zip(shape, array.shape, strict=False)):
-        raise ValueError(f"{name} must be of shape ({want}), got {array.shape}")
+def _check(name: str, array: npt.NDArray[np.generic], *shapes: tuple[int, ...]) -> None:
+    if array.shape not in shapes:
+        want = " or ".join(" x ".join(map(str, shape)) for shape in shapes)
+        raise ValueError(f"{name} must be of shape {want}, got {array.shape}")
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Rows:
         _check("part_offsets", self.part_offsets, (n + 1,))
         _check("point_offsets", self.point_offsets, (int(self.part_offsets[-1]) + 1,))
         _check("points", self.points, (int(self.point_offsets[-1]), 2))
-        _check("keypoints", self.keypoints, (n, None, 3))
+        _check("keypoints", self.keypoints, (n, *self.keypoints.shape[1:2], 3))
         if len(self.rle) != n:
             raise ValueError(f"rle must have {n} entries, got {len(self.rle)}")
 

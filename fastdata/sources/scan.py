@@ -185,6 +185,9 @@ class RowTable:
             name: Column(dtype, (keypoints, 3) if name == "keypoints" else shape, folder=folder, fd=fds[name] if fds else None)
             for name, (dtype, shape) in _ROW_COLUMNS.items()
         }
+        if fds is None:
+            for name in ("parts", "ring_ends", "rle_ends"):
+                self._columns[name].append(np.zeros(1, np.int64))
         self._parts = self._points = self._rle = 0
         self._view: dict[str, npt.NDArray[Any]] = {}
         self._files: Sequence[str] = ()
@@ -284,12 +287,24 @@ class RowTable:
         """Return the rows of image ``i``."""
         v = self._view
         start, stop = int(v["starts"][i]), int(v["starts"][i + 1])
-        at: npt.NDArray[np.int64] | slice = v["order"][start:stop] if len(v["order"]) else slice(start, stop)
-        numbers = range(start, stop) if isinstance(at, slice) else at.tolist()
-        part_ranges = [_slice(v["parts"], k) for k in numbers]
-        rings = [v["points"][slice(*_slice(v["ring_ends"], p))] for first, last in part_ranges for p in range(first, last)]
         n = stop - start
-        packed = [v["rle"][slice(*_slice(v["rle_ends"], k))].tobytes() for k in numbers] if len(v["rle"]) else [b""] * n
+        at: npt.NDArray[np.int64] | slice = slice(start, stop)
+        if n and len(v["order"]):
+            at = v["order"][start:stop]
+            if int(at[-1]) - int(at[0]) == n - 1:  # ascending, so without a gap
+                at = slice(int(at[0]), int(at[0]) + n)
+        if isinstance(at, slice):
+            part_offsets, point_offsets, points = self._outlines(at.start, at.stop)
+        else:
+            outlines = [self._outlines(k, k + 1) for k in at.tolist()]
+            part_offsets = _offsets([int(p[-1]) for p, _, _ in outlines])
+            point_offsets = _offsets(np.concatenate([np.diff(q) for _, q, _ in outlines]))
+            points = np.concatenate([xy for _, _, xy in outlines])
+        rle: list[bytes | None] = [None] * n
+        if len(v["rle"]):
+            ends = v["rle_ends"]
+            numbers = range(at.start, at.stop) if isinstance(at, slice) else at.tolist()
+            rle = [v["rle"][int(ends[k]) : int(ends[k + 1])].tobytes() or None for k in numbers]
         h, w = v["declared_hw"][i].tolist()
         return Rows(
             unit=self.unit,
@@ -302,13 +317,20 @@ class RowTable:
             flags=v["flags"][at],
             where=v["where"][at],
             area=v["area"][at],
-            part_offsets=_offsets([last - first for first, last in part_ranges]),
-            point_offsets=_offsets([len(ring) for ring in rings]),
-            points=np.concatenate(rings) if rings else np.zeros((0, 2), np.float64),
+            part_offsets=part_offsets,
+            point_offsets=point_offsets,
+            points=points,
             keypoints=v["keypoints"][at] if self.keypoints else np.zeros((n, 0, 3), np.float64),
-            rle=[r or None for r in packed],
+            rle=rle,
             declared_hw=(h, w) if h > 0 and w > 0 else None,
         )
+
+    def _outlines(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Return part offsets, point offsets and points of rows ``start:stop`` as they were added."""
+        parts, rings = self._view["parts"][start : stop + 1], self._view["ring_ends"]
+        first, last = int(parts[0]), int(parts[-1])
+        points = rings[first : last + 1]
+        return parts - first, points - points[0], self._view["points"][int(points[0]) : int(points[-1])]
 
 
 _ROW_COLUMNS: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {
@@ -320,10 +342,10 @@ _ROW_COLUMNS: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {
     "flags": (np.uint8, ()),
     "where": (np.int64, ()),
     "area": (np.float64, ()),
-    "parts": (np.int64, ()),  # cumulative: end of the row's parts
-    "ring_ends": (np.int64, ()),  # cumulative: end of the part's points
+    "parts": (np.int64, ()),  # cumulative, from 0: where the row's parts end
+    "ring_ends": (np.int64, ()),  # cumulative, from 0: where the part's points end
     "points": (np.float64, (2,)),
-    "rle_ends": (np.int64, ()),  # cumulative: end of the row's run lengths
+    "rle_ends": (np.int64, ()),  # cumulative, from 0: where the row's run lengths end
     "rle": (np.uint8, ()),
     "keypoints": (np.float64, ()),  # (K, 3) a row
     "order": (np.int64, ()),  # rows sorted by image; empty when they came sorted
@@ -333,12 +355,7 @@ _ROW_COLUMNS: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {
 }
 
 
-def _offsets(lengths: Sequence[int]) -> npt.NDArray[np.int64]:
+def _offsets(lengths: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     out = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=out[1:])
     return out
-
-
-def _slice(ends: npt.NDArray[Any], k: int) -> tuple[int, int]:
-    """Return the range of item ``k`` in a column of cumulative ends."""
-    return (int(ends[k - 1]) if k else 0), int(ends[k])
