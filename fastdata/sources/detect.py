@@ -33,8 +33,8 @@ Kind = Literal["yolo", "coco", "voc", "dota"]
 
 KINDS: tuple[Kind, ...] = ("yolo", "coco", "voc", "dota")
 
-YAML_NBYTES = 1 << 20
-"""A dataset description is a few lines; the largest published one (13,000 class names) is a quarter of this."""
+YAML_NBYTES = 1 << 19
+"""A dataset description is a few lines; the largest published one (13,000 class names) is half of this."""
 
 PEEK_NBYTES = 1 << 16
 """Bytes of a JSON file that are looked at, at its start and at its end."""
@@ -50,6 +50,7 @@ USUAL_YAML = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
+_YAML_KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?["']?([A-Za-z_][\w-]*)["']?[ \t]*:(?=\s|$)""", re.MULTILINE)
 _LIST_KEY = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _RECORD_KEY = re.compile(rb'"(file_name|image_id|category_id|supercategory|bbox)"\s*:')
 _LOOKED_FOR = (
@@ -286,25 +287,27 @@ def _holds_text(folder: Path) -> bool:
 def _yaml_fault(path: Path, *, needs_names: bool) -> str:
     """Return what is wrong with a YAML file as a description of a dataset, "" when nothing is.
 
-    It is looked at as a tree of nodes and not turned into values, so references in it cannot grow.
+    The lines that begin with a key decide whether it is parsed at all, since that takes long. It is then looked at as a tree of
+    nodes and not turned into values, so references in it cannot grow.
     """
-    import yaml
-
     if path.stat().st_size > YAML_NBYTES:
         return f"more than {YAML_NBYTES:,} bytes"
+    data = path.read_bytes()
+    keys = [os.fsdecode(match[1]) for match in _YAML_KEY.finditer(data)]
+    others = f"the keys {', '.join(keys[:6])}{', ...' if len(keys) > 6 else ''}" if keys else "no keys"
+    if SPLIT_KEYS.keys().isdisjoint(keys) or (needs_names and {"names", "nc"}.isdisjoint(keys)):
+        return others
+
+    import yaml
+
     try:
-        tree = yaml.compose(path.read_bytes(), Loader=yaml.SafeLoader)
+        tree = yaml.compose(data, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return f"no YAML: {' '.join(str(error).split())[:120]}"
-    if not isinstance(tree, yaml.MappingNode):
-        return "no keys"
-    values = {key.value: value for key, value in tree.value if isinstance(key, yaml.ScalarNode)}
-    paths = [value for key, value in values.items() if key in SPLIT_KEYS]
-    if not any(isinstance(p, yaml.SequenceNode) or p.tag == "tag:yaml.org,2002:str" for p in paths) or (
-        needs_names and {"names", "nc"}.isdisjoint(values)
-    ):
-        return f"the keys {', '.join(list(values)[:6]) or '(none)'}{', ...' if len(values) > 6 else ''}"
-    return ""
+    pairs = tree.value if isinstance(tree, yaml.MappingNode) else []
+    paths = [value for key, value in pairs if isinstance(key, yaml.ScalarNode) and key.value in SPLIT_KEYS]
+    names_images = any(isinstance(value, yaml.SequenceNode) or value.tag == "tag:yaml.org,2002:str" for value in paths)
+    return "" if names_images else f"{others}, but no paths of images"
 
 
 def _json_fault(path: Path) -> str:

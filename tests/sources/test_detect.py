@@ -170,7 +170,7 @@ def test_yaml_of_another_purpose_is_not_taken_for_a_data_yaml(tmp_path: Path, co
 
 def test_a_description_may_have_any_name_but_there_must_be_one(tmp_path: Path) -> None:
     """data.yaml wins by its name, also without class names; two others need the user's word."""
-    root = tree(tmp_path, {"coco8.yaml": YAML, "hyp.yaml": "lr0: 0.01\n"})
+    root = tree(tmp_path, {"coco8.yaml": f"\ufeff{YAML}", "hyp.yaml": "lr0: 0.01\n"})
     assert [(f.what, f.path) for f in find(root)] == [("coco8.yaml", root / "coco8.yaml")]
     tree(root, {"coco9.yaml": YAML})
     assert "coco8.yaml, coco9.yaml; name the one to read" in refusal(root, UsageError)
@@ -183,7 +183,18 @@ def test_yaml_that_would_grow_is_looked_at_in_bounds(tmp_path: Path) -> None:
     """Merge keys that refer to each other double at each line where values are built; here nothing is built."""
     lines = ["a0: &a0 {k: 1}"] + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}" for i in range(1, 30)]
     assert detect(tree(tmp_path, {"data.yaml": "\n".join([*lines, YAML])})) == "yolo"
-    assert "has no YAML" in refusal(tree(tmp_path / "deep", {"data.yaml": "[" * 5000}))
+    assert "has no YAML" in refusal(tree(tmp_path / "deep", {"data.yaml": f"{YAML}x: {'[' * 500}"}))
+
+
+def test_a_large_yaml_file_of_another_purpose_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are enough: a parser takes seconds for a few hundred kilobytes."""
+
+    def never(*args: object, **more: object) -> None:
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr("yaml.compose", never)
+    assert "log.yaml has the keys step, loss" in refusal(tree(tmp_path / "a", {"log.yaml": "step: 1\nloss: 2\n"}))
+    assert "log.yaml has more than 524,288 bytes" in refusal(tree(tmp_path / "b", {"log.yaml": YAML + "#" * 600_000}))
 
 
 def test_the_order_of_formats_is_fixed_and_the_others_are_said(tmp_path: Path) -> None:
