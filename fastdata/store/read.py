@@ -181,8 +181,10 @@ class Store:
             records = order[edges[number] : edges[number + 1]]
             starts, sizes = c.rec_offset[records].tolist(), c.rec_nbytes[records].tolist()
             for start, nbytes in zip([*starts, info.payload_nbytes], [*sizes, 0], strict=True):
-                if start < at:
-                    raise StoreError(f"{file.path}:{start}: records must not overlap, got one that begins before {at}")
+                if not at <= start <= start + nbytes <= info.payload_nbytes:
+                    raise StoreError(
+                        f"{file.path}:{at}: the next record must lie from here to {info.payload_nbytes}, got {start} + {nbytes}"
+                    )
                 crc = crc32c(file.data[at:start], crc)
                 at = start + nbytes
             if crc != info.gap_crc:

@@ -149,6 +149,6 @@ def entry_rows(entry: Entry, record_hw: tuple[int, int], keypoints: int, counts:
 
 def _count(entry: Entry, name: str, offsets: npt.NDArray[np.int64], items: int) -> int:
     """Return how many things the offsets of ``items`` items count."""
-    if offsets.shape != (items + 1,) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+    if offsets.shape != (items + 1,) or offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
         raise UsageError(f"{name} of {entry.key!r} must be {items + 1} rising numbers from 0 on, got {offsets}")
     return int(offsets[-1])

@@ -8,6 +8,7 @@ own checksum. Memory stays at the size of the buffers.
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from fastdata.store.format import SECTIONS, row_shape
 from fastdata.store.journal import explain_full, sync_folder, write_at
 
 CHUNK_NBYTES: Final = 1 << 20
+GATHER_NBYTES: Final = 1 << 16
 MAX_FILES: Final = 65535
 """What the element type of ``rec_file`` counts."""
 
@@ -49,46 +51,69 @@ class Layout(Protocol):
 
 @final
 class StagedColumn:
-    """A spooled column that carries its own checksum, so that a rotten one is noticed before it becomes a store."""
+    """A spooled column that carries its own checksum, so that a rotten one is noticed before it becomes a store.
+
+    Single rows are gathered before they are summed and spooled: a picture adds to some thirty columns.
+    """
 
     def __init__(self, path: Path, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
         self.path = path
         self._column = Column(dtype, row_shape, path=path)
-        self.crc = 0
+        self._dtype, self._row_shape = np.dtype(dtype), row_shape
+        self._pending = bytearray()
+        self._crc = 0
         self._synced_nbytes = 0
 
     def __len__(self) -> int:
-        return len(self._column)
+        row_nbytes = self._dtype.itemsize * math.prod(self._row_shape)
+        return self.nbytes // row_nbytes if row_nbytes else 0
 
     @property
     def nbytes(self) -> int:
         """Bytes appended so far."""
-        return self._column.nbytes
+        return self._column.nbytes + len(self._pending)
+
+    @property
+    def crc(self) -> int:
+        """Checksum of all bytes appended so far."""
+        self._gather()
+        return self._crc
 
     def append(self, rows: npt.ArrayLike) -> None:
         """Append rows of shape (k, *row_shape), or one row."""
-        block = np.ascontiguousarray(rows, dtype=self._column.dtype)
-        before = self._column.nbytes
+        block = np.asarray(rows, dtype=self._dtype)
+        if block.shape[1:] != self._row_shape and block.shape != self._row_shape:
+            raise ValueError(f"rows must be of shape (k, *{self._row_shape}), got {block.shape}")
+        self._pending += block.tobytes()
+        if len(self._pending) >= GATHER_NBYTES:
+            self._gather()
+
+    def _gather(self) -> None:
+        if not self._pending:
+            return
+        rows = np.frombuffer(self._pending, self._dtype).reshape(-1, *self._row_shape)
         try:
-            self._column.append(block)
+            self._column.append(rows)
         except OSError as e:
-            raise explain_full(e, self.path, block.nbytes) from e
-        assert self._column.nbytes == before + block.nbytes
-        self.crc = crc32c(block, self.crc)
+            raise explain_full(e, self.path, len(self._pending)) from e
+        self._crc = crc32c(rows, self._crc)
+        self._pending = bytearray()
 
     def flush(self) -> None:
         """Hand all rows to the operating system."""
-        self._column.fileno()
+        self._gather()
+        self._column.flush()
 
     def sync(self) -> None:
         """Wait until all rows are on the device."""
-        if self._synced_nbytes == self._column.nbytes:
+        if self._synced_nbytes == self.nbytes:
             return
+        self._gather()
         try:
             self._column.sync()
         except OSError as e:
-            raise explain_full(e, self.path, self._column.nbytes - self._synced_nbytes) from e
-        self._synced_nbytes = self._column.nbytes
+            raise explain_full(e, self.path, self.nbytes - self._synced_nbytes) from e
+        self._synced_nbytes = self.nbytes
 
     def restore(self, rows: int, crc: int) -> bool:
         """Forget every row from ``rows`` on; return whether the others are those that had this checksum."""
@@ -96,13 +121,14 @@ class StagedColumn:
             return False
         self._column.truncate(rows)
         self._synced_nbytes = self._column.nbytes
-        self.crc = 0
+        self._crc = 0
         for chunk in self.chunks():
-            self.crc = crc32c(chunk, self.crc)
-        return self.crc == crc
+            self._crc = crc32c(chunk, self._crc)
+        return self._crc == crc
 
     def chunks(self, first: int = 0, nbytes: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of the column piece by piece, from byte ``first`` on."""
+        self.flush()
         fd = self._column.fileno()
         end = self._column.nbytes if nbytes is None else first + nbytes
         while first < end:
@@ -114,6 +140,7 @@ class StagedColumn:
 
     def array(self) -> npt.NDArray[Any]:
         """Map what has been appended so far, read-only."""
+        self._gather()
         return self._column.array()
 
     def close(self) -> None:
@@ -140,6 +167,7 @@ class Staging:
         """Where the last record of each payload file ends."""
         self._keypoints = keypoints
         self._fd = -1
+        self._path = folder  # of the payload file that grows
 
     @property
     def payload_paths(self) -> list[Path]:
@@ -168,7 +196,8 @@ class Staging:
         for path in [*self.folder.glob("payload-*"), *self.folder.glob("spill-*")]:
             if path not in paths:
                 path.unlink()
-        self._fd = os.open(paths[-1], os.O_RDWR | os.O_CLOEXEC)
+        self._path = paths[-1]
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(self._fd, self.ends[-1])
         return None
 
@@ -186,9 +215,9 @@ class Staging:
             os.close(self._fd)
         start = self.layout.start(len(self.ends))
         self.ends.append(len(start))
-        path = self.payload_paths[-1]
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        write_at(self._fd, [start], 0, path)
+        self._path = self.payload_paths[-1]
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        write_at(self._fd, [start], 0, self._path)
 
     def append_payload(self, payload: memoryview) -> tuple[int, int]:
         """Write one record: what stands before it and its bytes in one call, uncopied.
@@ -200,7 +229,7 @@ class Staging:
             self._next_file()
         end = self.ends[-1]
         frame = self.layout.frame(end, len(payload))
-        write_at(self._fd, [frame, payload], end, self.payload_paths[-1])
+        write_at(self._fd, [frame, payload], end, self._path)
         self.ends[-1] = end + len(frame) + len(payload)
         return len(self.ends) - 1, end + len(frame)
 
