@@ -30,8 +30,9 @@ SPLIT_FILE = "_annotations.coco.json"
 """Name of the file in a split's folder, as labelling sites export it."""
 
 SAYS_NOTHING = frozenset(
-    "all annotation annotations coco data dataset default export instance instances keypoints label labels objects".split()
-)
+    ("all", "annotation", "annotations", "coco", "data", "dataset", "default", "export", "instance", "instances", "keypoints",
+     "label", "labels", "objects", "output", "result", "results")
+)  # fmt: skip
 """Words in a file's name that name no split."""
 
 ANNOTATION_FOLDERS = ("annotations", "annotation")
