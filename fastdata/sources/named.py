@@ -62,19 +62,22 @@ def given_folder(folder: Path, option: str) -> str:
 
 
 def choose_splits(found: tuple[str, ...], wanted: tuple[str, ...] | None, root: Path) -> tuple[str, ...]:
-    """Return the splits to read: those wanted, in that order, else all that were found.
+    """Return the splits to read: those wanted, in that order, else all that were found. ``valid`` may be asked for ``val``.
 
     Raises:
         UsageError: A wanted split does not exist, or comes twice, or there is none.
     """
-    if wanted == ():
+    if wanted is None:
+        return found
+    if not wanted:
         raise UsageError(f"splits must name at least one of {', '.join(found)} in {root}, got none")
-    for at, split in enumerate(wanted or ()):
+    chosen = tuple(split if split in found else split_of_folder(split) or split for split in wanted)
+    for at, split in enumerate(chosen):
         if split not in found:
-            raise UsageError(f"split must be one of {', '.join(found)} in {root}, got {split!r}")
-        if split in (wanted or ())[:at]:
+            raise UsageError(f"split must be one of {', '.join(found)} in {root}, got {wanted[at]!r}")
+        if split in chosen[:at]:
             raise UsageError(f"splits must differ, got {split!r} twice")
-    return found if wanted is None else wanted
+    return chosen
 
 
 def below(root: str | Path, path: str) -> str:

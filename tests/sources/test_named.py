@@ -50,8 +50,8 @@ def test_splits_have_one_order_and_must_exist(tmp_path: Path) -> None:
     found = in_split_order({"test", "b", "val", "a", "trainval", "train"})
     assert found == ("train", "val", "trainval", "test", "a", "b")
     assert choose_splits(found, None, tmp_path) == found
-    assert choose_splits(found, ("b", "train"), tmp_path) == ("b", "train")
-    for wanted, words in (((), "at least one"), (("x",), "got 'x'"), (("a", "a"), "'a' twice")):
+    assert choose_splits(found, ("b", "train", "valid"), tmp_path) == ("b", "train", "val")
+    for wanted, words in (((), "at least one"), (("x",), "got 'x'"), (("val", "valid"), "'val' twice")):
         with pytest.raises(UsageError, match=words):
             choose_splits(found, wanted, tmp_path)
 
