@@ -23,6 +23,7 @@ from fastdata.decoders.opencv import by_opencv
 from fastdata.decoders.pillow import by_pillow
 from fastdata.errors import UsageError
 from fastdata.headers.header import Header, Unusable
+from fastdata.headers.png import png_essential
 from fastdata.headers.read import read_header
 from fastdata.orientation import turn, upright_size
 from fastdata.problems import NOTES, REASONS
@@ -146,7 +147,7 @@ def _decode_other(data: bytes, header: Header, max_pixels: int, allow_truncated:
     )
     deep_bits = header.bits if header.format in ("tiff", "jp2") and 8 < header.bits <= 16 else 0
     if not pillow_first:
-        pixels = by_opencv(data, deep_bits=deep_bits)
+        pixels = by_opencv(png_essential(data) if header.format == "png" else data, deep_bits=deep_bits)
         if pixels is not None:
             return pixels, ()
     try:

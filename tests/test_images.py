@@ -401,6 +401,17 @@ def test_threads_get_their_own_pictures_and_leave_nothing_changed() -> None:
     assert before == (Image.MAX_IMAGE_PIXELS, cv2.utils.logging.getLogLevel(), list(warnings.filters))
 
 
+@pytest.mark.parametrize(
+    "name", [b"iCCP", b"sBIT", b"tIME", b"gAMA", b"pHYs", b"bKGD", b"tRNS", b"cHRM", b"hIST", b"tEXt", b"tE\xff\xff"]
+)
+def test_optional_chunks_of_a_png_change_nothing_and_print_nothing(name: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """A whole dataset may carry the same flaw: libpng would print a line for each file."""
+    for body in (b"", b"\0", b"x\0\0" + zlib.compress(b"rubbish" * 30)):
+        for data in (kit.png_with(RGB, kit.chunk(name, body)), kit.png_with(RGB, kit.chunk(name, body)[:-1] + b"!")):
+            assert np.array_equal(good(data).rgb, RGB)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_importing_loads_no_decoder() -> None:
     """OpenCV, Pillow and simplejpeg come with the first picture that needs them."""
     code = f"import sys, {fastdata.images.__name__}; print([m for m in ('cv2', 'PIL', 'simplejpeg') if m in sys.modules])"

@@ -117,7 +117,10 @@ def _early_end(
 
 
 def _other_decoders(data: bytes, header: Header, complaint: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], Notes]:
-    """Ask OpenCV, then Pillow, where libjpeg-turbo lacks the ability; where it met an error, the picture is damaged."""
+    """Ask Pillow, then OpenCV, where libjpeg-turbo lacks the ability; where it met an error, the picture is damaged.
+
+    Pillow comes first because it is strict and prints nothing.
+    """
     layout = header.jpeg
     assert layout is not None
     if header.ends_early:
@@ -125,16 +128,16 @@ def _other_decoders(data: bytes, header: Header, complaint: str, max_pixels: int
     able = layout.frame in _ABLE and layout.precision == 8 and "subsampling" not in complaint and "Unsupported" not in complaint
     if able:
         raise Unusable("unreadable", f"libjpeg-turbo: {complaint}")
-    pixels = by_opencv(data)
-    if pixels is not None:
-        return pixels, ()
     try:
         return by_pillow(data, header, max_pixels=max_pixels, allow_truncated=False)[0], ()
     except Unusable as err:
         if err.reason != "unreadable":
             raise
-        kind = f"JPEG with {layout.precision} bits, process SOF{layout.frame - 0xC0}"
-        raise Unusable("unsupported", f"{kind}: no decoder here ({complaint})") from None
+    pixels = by_opencv(data)
+    if pixels is not None:
+        return pixels, ()
+    kind = f"JPEG with {layout.precision} bits, process SOF{layout.frame - 0xC0}"
+    raise Unusable("unsupported", f"{kind}: no decoder here ({complaint})")
 
 
 def by_simplejpeg(data: bytes, layout: JpegLayout) -> _Attempt:

@@ -75,7 +75,7 @@ def heif_header(data: bytes, kind: Literal["avif", "heic"]) -> Header:
             elif name == b"av1C" and end - at >= 3:
                 bits = 8 if not data[at + 2] & 0x40 else 12 if data[at + 2] & 0x20 else 10
                 channels = 1 if data[at + 2] & 0x10 else 3
-    except struct.error:
+    except (struct.error, IndexError):
         raise Unusable("truncated" if ends_early else "unreadable", ends_early or "its meta box is damaged") from None
     if size_hw is None and ends_early:
         raise Unusable("truncated", ends_early)

@@ -83,6 +83,20 @@ def png_header(data: bytes, *, body: bool) -> Header:
     )
 
 
+def png_essential(data: bytes) -> bytes:
+    """Return the PNG without ancillary chunks: what they say has no part in the samples, and libpng prints what it dislikes.
+
+    An animated PNG becomes its default picture.
+    """
+    keep, at = [SIGNATURE], 8
+    while at + 12 <= len(data):
+        stop = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if not data[at + 4] & 0x20:
+            keep.append(data[at:stop])
+        at = stop
+    return b"".join(keep)
+
+
 def _text(name: bytes, chunk: bytes) -> tuple[bytes, bytes]:
     """Return (keyword, text) of a text chunk; the text is empty where it is of no interest or damaged."""
     keyword, _, rest = chunk[:80].partition(b"\0")
