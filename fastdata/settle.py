@@ -109,7 +109,6 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
     if len(sizes) and sizes.min() < 3:
         return None
     box = xyxy
-    smallest = _smallest_side(size_hw)
     if len(points):
         h, w = size_hw
         if not ((points >= 0) & (points <= np.array([w, h], np.float64))).all():  # NaN compares false
@@ -133,8 +132,9 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
         box[outlined, :2] = np.minimum.reduceat(padded, cuts)[::2]
         box[outlined, 2:] = np.maximum.reduceat(padded, cuts)[::2]
     h, w = size_hw
-    inside = (box[:, :2] >= 0) & (box[:, 2:] <= np.array([w, h], np.float64)) & (box[:, 2:] - box[:, :2] >= smallest)
-    return box if inside.all() else None
+    if not ((box >= 0) & (box <= np.array([w, h, w, h], np.float64))).all():
+        return None
+    return box if (box[:, 2:] - box[:, :2] >= _smallest_side(size_hw)).all() else None
 
 
 def _as_published(rows: Rows, box: boxes.F64, points: boxes.F64, keypoints: npt.NDArray[np.float32]) -> Instances:

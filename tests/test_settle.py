@@ -153,6 +153,12 @@ def test_a_negative_size_is_named_as_that(box: list[float]) -> None:
     assert told == [("negative-size", "dropped")]
 
 
+def test_a_box_of_infinities_alone_is_dropped_without_a_warning() -> None:
+    """Infinity minus infinity is nothing to compute with."""
+    for box in ([math.inf] * 4, [-math.inf] * 4, [0, math.inf, 0, math.inf], [-math.inf, 0, math.inf, 10], [-3e38, 0, 3e38, 10]):
+        assert one({"box": box})[1] == ([("clipped", "clipped")] if 3e38 in box else [("not-finite", "dropped")])
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e39, -1e300])
 @pytest.mark.parametrize("at", range(4))
 def test_a_box_with_a_number_that_is_none_is_dropped(bad: float, at: int) -> None:
@@ -673,7 +679,7 @@ def clean_row(draw: st.DrawFn) -> dict[str, Any]:
     box = [left, top, draw(st.sampled_from([10, 99.5, 100])), draw(st.sampled_from([10, 49.75, 50]))]
     keypoint = [draw(st.sampled_from([0, 50, 100, 101])), 5, draw(st.sampled_from([0, 1, 2]))]
     has_box = kind == BOX or draw(st.booleans())
-    return {"kind": kind, "rings": rings, "box": box if has_box else None, "cls": draw(st.integers(0, 9)), "keypoints": [keypoint]}
+    return {"kind": kind, "rings": rings, "box": box if has_box else None, "cls": kind + 3, "keypoints": [keypoint]}
 
 
 TAME_ROW = row_strategy(TAME, 1, with_masks=False, shortest=3)
