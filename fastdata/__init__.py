@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastdata.errors import MissingExtra as MissingExtra
     from fastdata.errors import StoreError as StoreError
     from fastdata.errors import UsageError as UsageError
-    from fastdata.store.create import create as create
+    from fastdata.creation import create as create
     from fastdata.store.read import Store as Store
     from fastdata.store.read import open_store as open_store
     from fastdata.verification import verify as verify
@@ -31,7 +31,7 @@ _HOME = {
     "StoreError": "fastdata.errors",
     "UsageError": "fastdata.errors",
     "convert": "fastdata.conversion.run",
-    "create": "fastdata.store.create",
+    "create": "fastdata.creation",
     "open_store": "fastdata.store.read",
     "verify": "fastdata.verification",
 }
