@@ -253,7 +253,8 @@ def test_kinds_side_by_side_are_noted_once_for_each_file() -> None:
         ("1 9 9 100 0 100 100\n", TWO, True),
         ("0 .5 .5 .1 .1 3 3 2 3 3 2\n", POSE, False),  # four of eight: visibilities do not count
         ("0 .5 .5 .1 .1 30 30 30 30 30 30\n", RowRule(1, keypoints=3, keypoint_dims=2), True),
-        ("8 .5 .5 .1 .1\n", RowRule(9), False),
+        ("0 3 .5 .1 .1 3 3 2 3 3 2\n", POSE, True),  # five of eight
+        ("8 3 3 .1 .1\n", RowRule(9), False),  # two of four: the class does not count
         ("", TWO, False),
     ],
 )
@@ -345,6 +346,7 @@ def test_clean_files_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(yolo_rows, "_read_odd", lambda *_: pytest.fail("long way taken"))
     assert parse([("a", b"0 .5 .5 .1 .1\r\n\n1.0 0 0 1e0 0 1 1"), ("b", b""), ("c", b" \n")], TWO).found.tolist() == [2, 0, 0]
     assert parse([("a", b"0 .5 .5 .1 .1 .1 .1 2 0 0 0\n0 .5 .5 .1 .1")], POSE).found.tolist() == [2]
+    assert parse([("a", b"7 .5 .5 .1 .1\n")], RowRule(1, single_cls=True)).found.tolist() == [1]
 
 
 @given(files=st.lists(file_bytes(), max_size=4), rule=RULES)
