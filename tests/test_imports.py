@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +66,11 @@ def test_the_import_check_sees_a_heavy_package(heavy: str) -> None:
     assert heavy in third_party_after(f"import fastdata, {heavy}")
 
 
+def test_opening_a_store_loads_no_decoder() -> None:
+    """A training process that is handed pixels needs neither OpenCV nor Pillow nor a JPEG library to get at them."""
+    assert third_party_after("import fastdata.store.read").isdisjoint({"cv2", "PIL", "simplejpeg", "turbojpeg", "torch"})
+
+
 def test_no_module_loads_a_trainer() -> None:
     """Importing every module of the package brings in no trainer."""
     loaded = third_party_after("\n".join(f"import {name}" for name in modules() if name not in ONLY_WITH_EXTRA))
@@ -98,6 +106,54 @@ def test_every_module_imports_without_the_extras() -> None:
 def test_the_check_on_extras_sees_one() -> None:
     """Meta-test: an import of an extra fails in the process of the check above."""
     assert "ModuleNotFoundError: lmdb" in _import_without_extras(["lmdb"]).stderr
+
+
+IMPORT_NAMES = {
+    "google-crc32c": "google_crc32c",
+    "nvidia-ml-py": "pynvml",
+    "opencv-python-headless": "cv2",
+    "pillow": "PIL",
+    "prometheus-client": "prometheus_client",
+    "pyturbojpeg": "turbojpeg",
+    "pyyaml": "yaml",
+}
+"""What a distribution is imported as, where the names differ."""
+
+
+def imported(folder: Path) -> set[str]:
+    """Every package that a file below ``folder`` imports anywhere, also within functions, but for Python's own and this one."""
+    found = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            found |= {name.partition(".")[0] for name in names}
+    return found - sys.stdlib_module_names - {"fastdata"}
+
+
+def required() -> tuple[set[str], set[str]]:
+    """What the distribution requires always, and with extras, by import name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        bare = {re.split(r"[\[<>=!~; ]", r)[0].lower() for r in requirements} - {project["name"]}
+        return {IMPORT_NAMES.get(name, name) for name in bare}
+
+    return names(project["dependencies"]), names([r for extra in project["optional-dependencies"].values() for r in extra])
+
+
+def test_everything_imported_is_required_and_everything_required_is_imported() -> None:
+    """A package that is there by luck, because another one brings it, is missing on the next machine."""
+    core, extra = required()
+    assert imported(PACKAGE) - core - extra == set()
+    assert core - imported(PACKAGE) == set()
+
+
+def test_the_check_on_requirements_sees_a_missing_one(tmp_path: Path) -> None:
+    """Meta-test: an import within a function counts."""
+    (tmp_path / "x.py").write_text("import os, json.decoder\ndef f():\n    import click.core\n    from attr import define\n")
+    assert imported(tmp_path) == {"click", "attr"}
 
 
 def test_all_is_sorted_and_every_public_name_resolves() -> None:
@@ -195,7 +251,7 @@ def test_a_breach_of_the_wall_by_a_detour_is_seen(wall: Wall, breached: bool, tm
     [
         ("errors.py", "import fastdata.store", "rooms"),
         ("stray.py", "", "rooms"),
-        ("store/format.py", "import cv2", "store-is-light"),
+        ("labels.py", "def f():\n    import cv2", "store-is-light"),
         ("boxes.py", "def f():\n    import ultralytics", "no-trainer"),
     ],
 )
