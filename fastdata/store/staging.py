@@ -11,6 +11,7 @@ import errno
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
@@ -144,8 +145,9 @@ class StagedColumn:
         return self._column.array()
 
     def close(self) -> None:
-        """Release the file."""
-        self._column.close()
+        """Release the file. Rows that have not been synced may be lost: no checkpoint speaks of them."""
+        with suppress(OSError):  # of a full disk, which has been reported
+            self._column.close()
 
 
 @final
