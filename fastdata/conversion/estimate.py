@@ -6,7 +6,6 @@ codecs from encoding a sample. A sample is spread evenly over the set, so that a
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.conversion.options import ConvertOptions, usable_cores
+from fastdata.conversion.options import ConvertOptions
+from fastdata.host import nearest, usable_cores, usable_memory_nbytes
 from fastdata.images import Refused, decode_image, probe_size
 from fastdata.pixels import decode_payload, encode, fitted_size, resize, to_planar
 from fastdata.sources.scan import Scan
@@ -60,8 +60,8 @@ class Estimate:
     costs: tuple[CodecCost, ...]
     free_nbytes: int
     """On the disk of the target."""
-    memory_nbytes: int
-    """Of this machine."""
+    memory_nbytes: int | None
+    """That this process may use; ``None`` when it cannot be told."""
     workers: int
 
     def cost(self, codec: str) -> CodecCost:
@@ -120,7 +120,7 @@ def estimate(scan: Scan, options: ConvertOptions, out: Path, *, codecs: tuple[st
         picture_nbytes=int(raw_nbytes.largest),
         costs=tuple(costs),
         free_nbytes=free_nbytes(out),
-        memory_nbytes=memory_nbytes(),
+        memory_nbytes=usable_memory_nbytes(),
         workers=workers,
     )
 
@@ -135,6 +135,8 @@ def choose_codec(estimated: Estimate, options: ConvertOptions) -> tuple[str, str
     need = estimated.cost("raw").nbytes
     if need * MARGIN > estimated.free_nbytes:
         return "jpeg", f"raw would take {gigabytes(need)}, and {gigabytes(estimated.free_nbytes)} are free on the disk"
+    if estimated.memory_nbytes is None:
+        return "raw", f"{gigabytes(need)} fit the free disk; how much memory there is cannot be told"
     if need > estimated.memory_nbytes / 2:
         return "jpeg", f"raw would take {gigabytes(need)}, more than half of the {gigabytes(estimated.memory_nbytes)} of memory"
     return "raw", f"{gigabytes(need)} fit the free disk and half of the memory"
@@ -150,20 +152,7 @@ def gigabytes(nbytes: float) -> str:
 
 def free_nbytes(out: Path) -> int:
     """Return the free bytes of the disk that ``out`` will lie on."""
-    folder = out.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
-
-
-def memory_nbytes() -> int:
-    """Return the memory this process may use: the machine's, cut by the limit of its control group."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        return total if limit == "max" else min(total, int(limit))
-    except (OSError, ValueError):
-        return total
+    return shutil.disk_usage(nearest(out)).free
 
 
 @dataclass(frozen=True, slots=True)

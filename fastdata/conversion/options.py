@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fastdata.errors import UsageError
@@ -79,18 +77,6 @@ class ConvertOptions:
             "single_cls": self.source.single_cls,
             "on_error": self.source.on_error,
         }
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use: its affinity, cut by the quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()[:2]
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no control group, or an older one: affinity alone decides
-    return max(1, cores)
 
 
 def fingerprint(scan: Scan, options: ConvertOptions) -> str:

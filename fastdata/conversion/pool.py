@@ -56,7 +56,8 @@ class Pool:
         self._setup, self._table, self._workers = setup, table, workers
         slots = 2 * workers
         self._block = max(1, min(MAX_BLOCK, BUFFER_NBYTES // (slots * max(picture_nbytes, 1))))
-        self._slot_nbytes = -(-min(self._block * picture_nbytes, BUFFER_NBYTES // slots) // mmap.PAGESIZE) * mmap.PAGESIZE
+        wanted = max(1, min(self._block * picture_nbytes, BUFFER_NBYTES // slots))
+        self._slot_nbytes = -(-wanted // mmap.PAGESIZE) * mmap.PAGESIZE
         self._free = list(range(slots))
         self._memory_fd = _anonymous_file(self._slot_nbytes * slots)
         self._memory = np.frombuffer(mmap.mmap(self._memory_fd, self._slot_nbytes * slots), np.uint8)

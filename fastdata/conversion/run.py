@@ -153,6 +153,9 @@ def convert(
         run.convert(estimated)
         tell(Progress("publish", run.position, len(scan), run.tally.payload_nbytes, run.skipped, resumed))
         run.tally.check()
+        if run.tally.stored == 0:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(run.tally.skipped.items()))
+            raise DataError(f"{src}: the dataset must have at least one picture that can be stored, got none ({reasons})")
         summary = _summary(scan, run.tally, codec, run.stored_by_split)
         if report is not None:
             reporting.write_report(Path(report), summary, writer.log_path())

@@ -54,7 +54,7 @@ def estimate_table(scan: Scan, estimated: Estimate, codec: str, why: str) -> Tab
     table = Table(
         title=f"{estimated.images:,} images ({splits}), {estimated.rows:,} label rows; nothing was written",
         caption=f"{sizes}; {estimated.workers} workers; free: {gigabytes(estimated.free_nbytes)} of disk, "
-        f"{gigabytes(estimated.memory_nbytes)} of memory",
+        f"{gigabytes(estimated.memory_nbytes or 0)} of memory",
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
