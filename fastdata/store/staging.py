@@ -11,7 +11,7 @@ import errno
 import math
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, final
 
@@ -93,28 +93,31 @@ class StagedColumn:
         if not self._pending:
             return
         rows = np.frombuffer(self._pending, self._dtype).reshape(-1, *self._row_shape)
-        try:
+        with self._explaining():
             self._column.append(rows)
-        except OSError as e:
-            raise explain_full(e, self.path, len(self._pending)) from e
         self._crc = crc32c(rows, self._crc)
         self._pending = bytearray()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise explain_full(e, self.path, self.nbytes - self._synced_nbytes) from e
 
     def flush(self) -> None:
         """Hand all rows to the operating system."""
         self._gather()
-        self._column.flush()
+        with self._explaining():
+            self._column.flush()
 
     def sync(self) -> None:
         """Wait until all rows are on the device."""
-        if self._synced_nbytes == self.nbytes:
-            return
-        self._gather()
-        try:
-            self._column.sync()
-        except OSError as e:
-            raise explain_full(e, self.path, self.nbytes - self._synced_nbytes) from e
-        self._synced_nbytes = self.nbytes
+        if self._synced_nbytes != self.nbytes:
+            self.flush()
+            with self._explaining():
+                self._column.sync()
+            self._synced_nbytes = self.nbytes
 
     def restore(self, rows: int, crc: int) -> bool:
         """Forget every row from ``rows`` on; return whether the others are those that had this checksum."""
@@ -141,7 +144,7 @@ class StagedColumn:
 
     def array(self) -> npt.NDArray[Any]:
         """Map what has been appended so far, read-only."""
-        self._gather()
+        self.flush()
         return self._column.array()
 
     def close(self) -> None:
