@@ -311,7 +311,7 @@ def test_lines_that_are_not_relative_to_the_list_are_noted_once_for_each_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """List, data.yaml, current directory, in this order; './' means the list's folder alone; nothing is left out."""
-    far = tmp_path / "far"
+    far = tmp_path / "set-far"  # begins like the root and lies outside of it
     tree(far, both("5"))
     monkeypatch.chdir(far)
     lines = ["images/1.jpg", "images/2.jpg", "images/3.jpg", "images/5.jpg", "./images/5.jpg", f"{far}/images/5.jpg", "gone.jpg"]
@@ -449,11 +449,12 @@ def test_an_upper_case_label_is_read_where_there_is_no_other(tmp_path: Path) -> 
     """In labels/ before beside the image; noted once a folder."""
     files = {f"images/{i}.jpg": "" for i in range(1, 5)}
     files |= {"labels/1.TXT": row(1), "labels/2.Txt": row(2), "labels/3.txt": row(0), "labels/3.TXT": row(1)}
-    files |= {"images/2.txt": row(0), "images/4.TXT": row(2)}
+    files |= {"images/2.txt": row(0), "images/3.TXT": row(2), "images/3.txt": row(2), "images/4.TXT": row(2)}
     scan = read(tree(tmp_path, files))
     assert list(classes(scan).values()) == [[1], [2], [0], [2]]
     assert told(scan.problems) == [
         ("images/2.txt", "label-beside"),
+        ("images/3.txt", "label-beside"),
         ("labels/1.TXT", "label-case"),
         ("images/4.TXT", "label-case"),
         ("images/4.TXT", "label-beside"),
