@@ -252,19 +252,22 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Show what a store holds: counts, classes, sizes, codec, splits."""
-    from fastdata.info import describe, problem_rows, render, render_problems
+    from fastdata.conversion.report import kept_in
+    from fastdata.conversion.tables import problems_table
+    from fastdata.info import describe, render
     from fastdata.store.read import open_store
     from fastdata.terminal import put_json, stdout
 
     with open_store(store) as opened:
         description = describe(opened)
-        rows = problem_rows(opened) if problems else []
+        rows = list(kept_in(opened.catalog)) if problems else []
     if as_json:
-        put_json({**description, **({"problem_rows": rows} if problems else {})})
+        listed = [{"skipped" if kind == "skip" else "problem": row} for kind, row in rows]
+        put_json({**description, **({"report": listed} if problems else {})})
         return
     stdout().print(render(description))
     if problems:
-        stdout().print(render_problems(rows))
+        stdout().print(problems_table(rows))
 
 
 @app.command()

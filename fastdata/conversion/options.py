@@ -95,7 +95,7 @@ def fingerprint(scan: Scan, options: ConvertOptions) -> str:
         "splits": scan.splits,
         "task": scan.task,
         "keypoints": [scan.keypoints, scan.keypoint_dims, scan.keypoint_names, scan.flip_idx, scan.skeleton],
-        "decisions": scan.decisions,
+        "decisions": {rule: choice for rule, choice in scan.decisions.items() if rule != "detected"},
     }
     h.update(json.dumps(head, sort_keys=True).encode())
     for key in scan.keys:

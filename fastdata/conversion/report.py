@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from fastdata.catalog import Catalog
 from fastdata.problems import Problem, Skip
 
 
@@ -107,3 +108,8 @@ def write_report(path: Path, summary: dict[str, Any], log: Path | None) -> None:
             out.write("]")
         out.write("}\n")
     os.replace(partial, path)
+
+
+def kept_in(catalog: Catalog) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of the report that a store keeps, as :func:`parse` does."""
+    return parse(catalog.column("problems").tobytes().splitlines())

@@ -395,9 +395,14 @@ def _summary(scan: Scan, tally: Tally, codec: str, stored_by_split: dict[str, in
         "truncated_kept": tally.truncated_kept,
         "splits": stored_by_split,
         "classes": len(scan.names),
-        "decisions": dict(scan.decisions),
+        "decisions": _lasting(scan.decisions),
         "payload_nbytes": tally.payload_nbytes,
     }
+
+
+def _lasting(decisions: dict[str, str]) -> dict[str, str]:
+    """Return the decisions that shape the store; how the format was detected does not, and saying it must change nothing."""
+    return {rule: choice for rule, choice in decisions.items() if rule != "detected"}
 
 
 def _manifest(scan: Scan, options: ConvertOptions, codec: str, summary: dict[str, Any]) -> Manifest:
@@ -416,7 +421,7 @@ def _manifest(scan: Scan, options: ConvertOptions, codec: str, summary: dict[str
         category_ids=scan.category_ids,
         keypoints=keypoints,
         source=scan.source,
-        decisions=dict(scan.decisions),
+        decisions=_lasting(scan.decisions),
         options=replace(options, codec=codec).as_json(),  # type: ignore[arg-type]
         summary=summary,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from fastdata.conversion.estimate import Estimate, gigabytes
 
@@ -66,6 +67,27 @@ def estimate_table(scan: Scan, estimated: Estimate, codec: str, why: str) -> Tab
         load = f"{cost.load_images_per_s:,.0f}"
         table.add_row(cost.codec, gigabytes(cost.nbytes), f"{cost.convert_s:,.0f} s", load, chosen)
     return table
+
+
+def problems_table(rows: Iterable[tuple[str, dict[str, Any]]]) -> Table:
+    """List what a conversion skipped or changed."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("where", "what", "done", "detail"):
+        table.add_column(name, overflow="fold")
+    for kind, row in rows:
+        if kind == "skip":
+            table.add_row(row["file"], row["reason"], "skipped", row["detail"])
+            continue
+        place = next((f"{sep}{row[name]}" for name, sep in PLACES if name in row), "")
+        table.add_row(f"{row['file']}{place}", row["kind"], row["action"], row.get("detail", ""))
+    return table
+
+
+PLACES = (("line", ":"), ("annotation_id", ": annotation "), ("object", ": object "))
+"""How the place of a problem is written behind its file."""
 
 
 def _two_columns(title: str) -> Table:
