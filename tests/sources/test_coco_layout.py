@@ -112,6 +112,13 @@ def test_of_instances_and_keypoints_the_task_chooses(tmp_path: Path) -> None:
     assert [f.path for f in read(tmp_path, task="pose").label_files] == ["annotations/person_keypoints_train2017.json"]
 
 
+def test_captions_alone_do_not_make_a_split(tmp_path: Path) -> None:
+    """Published folders hold files of other tasks for every split, with COCO's lists but no boxes."""
+    write(tmp_path, {"annotations/instances_train2017.json": DOC, "images/1.jpg": None})
+    write(tmp_path, {f"annotations/{kind}_val2017.json": DOC for kind in ("captions", "image_info", "panoptic")})
+    assert read(tmp_path).splits == ("train",)
+
+
 def test_a_split_with_keypoints_alone_is_read_beside_one_with_instances(tmp_path: Path) -> None:
     """The choice is made for each split."""
     write(tmp_path, {"annotations/instances_train.json": DOC, "annotations/person_keypoints_val.json": DOC, "images/1.jpg": None})
