@@ -222,8 +222,7 @@ class _Run:
                     self._step()
             self.nbytes += writer.nbytes
         folders = {split.name: f"images/{split.folder}" for split in self.splits}
-        keypoints = store.manifest.keypoints if form == "pose" else None
-        description, remarks = export_yolo.data_yaml(store.names, folders, keypoints, columns)
+        description, remarks = export_yolo.data_yaml(store.names, folders, form, store.manifest.keypoints, columns)
         (folder / "data.yaml").write_bytes(description)
         return remarks
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fastdata.conversion.options import usable_cores
 from fastdata.errors import UsageError
+from fastdata.host import usable_cores
 from fastdata.sources.files import IMAGE_SUFFIXES
 
 PARTS = frozenset(("annotations", "images", "labels", "data.yaml"))

@@ -10,7 +10,8 @@ One form of row for the whole dataset, because trainers drop files that mix them
 A row says one ring. An object of several parts, or with holes, becomes one ring by bridges of no width: filled even-odd, as
 trainers fill it, it covers what the parts covered. What a row cannot say is counted: see ``fastdata.export.COUNTS``.
 
-Numbers are fractions of the picture with nine digits: 1e-6 px on a picture of 1,000 px.
+Numbers are fractions of the picture with nine digits: 1e-6 px on a picture of 1,000 px. Published ids of classes and images, and
+the skeleton of keypoints, have no place in the format.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ BLOCK = 1 << 20
 
 TELL_PX = 0.01
 """A box that differs from the bounds of its outline by less is the same box."""
+
+TRACE = 7
+MAX_TRACED_PX = 2048
+"""Where an outline must be traced: cells of the grid per pixel, and on one side altogether. An odd number of cells has one around
+the centre of the pixel, so the pixels that are covered stay the same."""
 
 SPLIT_WORDS = (("train", "train"), ("val", "val"), ("test", "test"), ("minival", "minival"))
 """What a split's name begins with, and the key under which trainers look for it."""
@@ -122,28 +128,30 @@ def _one_ring(instances: Instances, i: int, size_hw: tuple[int, int], counts: Co
         counts["boxes_as_outlines"] += 1
         return _corners(instances, i)
     rings = _rings(instances, i)
-    if instances.kind[i] == OBB:
-        counts["oriented_as_outlines"] += 1
-    elif np.abs(bounds(np.concatenate(rings)) - instances.xyxy_px[i]).max() > TELL_PX:
-        counts["boxes_of_outlines"] += 1
-    if len(rings) == 1:
-        return rings[0]
-    counts["bridged"] += 1
-    if instances.kind[i] == POLYGON:
+    counts["oriented_as_outlines"] += instances.kind[i] == OBB
+    counts["bridged"] += len(rings) > 1
+    if len(rings) > 1 and instances.kind[i] == POLYGON:
         rings = _disjoint(rings, size_hw, counts)
-    return bridge(rings)
+    ring = bridge(rings)
+    counts["boxes_of_outlines"] += bool(np.abs(bounds(ring) - instances.xyxy_px[i]).max() > TELL_PX)
+    return ring
 
 
 def _disjoint(rings: list[F64], size_hw: tuple[int, int], counts: Counter[str]) -> list[F64]:
     """Return rings that cover, even-odd, what the union of ``rings`` covers: the same ones unless they overlap.
 
-    Where they do, even-odd filling would leave a hole, so the outline of the pixels is taken instead.
+    Where they do, even-odd filling would leave a hole. Their union is traced instead, on a grid of up to :data:`TRACE` cells a
+    pixel.
     """
-    union = polygons_to_mask(rings, size_hw)
-    if np.array_equal(union, rings_to_mask(rings, size_hw)):
+    if np.array_equal(polygons_to_mask(rings, size_hw), rings_to_mask(rings, size_hw)):
         return rings
     counts["traced"] += 1
-    return mask_to_rings(union)
+    x0, y0, x1, y1 = bounds(np.concatenate(rings))
+    corner = np.floor([x0, y0])
+    fine = min(TRACE, int(MAX_TRACED_PX // max(x1 - x0, y1 - y0, 1)))
+    fine = max(1, fine - 1 + fine % 2)
+    grid_hw = (int(np.ceil(y1 - corner[1])) * fine, int(np.ceil(x1 - corner[0])) * fine)
+    return [ring / fine + corner for ring in mask_to_rings(polygons_to_mask([(r - corner) * fine for r in rings], grid_hw))]
 
 
 def bridge(rings: Sequence[F64]) -> F64:
@@ -176,7 +184,7 @@ def _nearest(points: F64, to: npt.NDArray[np.float64]) -> int:
 
 
 def data_yaml(
-    names: Sequence[str], folders: Mapping[str, str], keypoints: Keypoints | None, columns: int
+    names: Sequence[str], folders: Mapping[str, str], form: Form, keypoints: Keypoints | None, columns: int
 ) -> tuple[bytes, list[str]]:
     """Return data.yaml and what a reader of it should know.
 
@@ -186,7 +194,8 @@ def data_yaml(
     Args:
         names: Class names by index.
         folders: Split name → its folder of images, relative to the file.
-        keypoints: What the keypoints are, if rows have them.
+        form: Of the rows.
+        keypoints: What the keypoints are.
         columns: Of each keypoint.
     """
     import yaml
@@ -201,7 +210,9 @@ def data_yaml(
             notes.append(f"split {split} is called {word} in data.yaml, as trainers look for it")
     notes += [f"data.yaml has no split {key}, which most trainers ask for" for key in ("train", "val") if key not in keys]
     content: dict[str, object] = {**keys, "nc": len(names), "names": dict(enumerate(names))}
-    if keypoints is not None:
+    if form == "obb":
+        notes.append("rows are four corners: the trainer, and fastdata convert, must be told task obb")
+    if form == "pose" and keypoints is not None:
         content["kpt_shape"] = [keypoints.count, columns]
         if keypoints.flip_idx:
             content["flip_idx"] = list(keypoints.flip_idx)

@@ -27,6 +27,10 @@ HALO: Colour = (0, 0, 0)
 HALO_ALPHA = 0.45
 """A dark rim beside every line keeps it readable on a picture of its own colour."""
 
+FIRST_HUE = 306.0
+LIGHTNESS = (0.70, 0.85, 0.55)
+"""Chosen so that the two nearest of the first twenty colours are far apart: 0.088 in OKLCH, where 0.02 can just be seen."""
+
 HATCH_PERIOD_PX = 7.0
 HATCH_WIDTH_PX = 2.0
 DASH_PX, GAP_PX = 6.0, 4.0
@@ -38,9 +42,9 @@ def class_colour(cls: int) -> Colour:
     Hues are a golden angle apart, so that any first n of them are spread evenly; lightness takes turns. The colour space is OKLCH
     (B. Ottosson, "A perceptual color space for image processing", 2020), where equal steps look equal.
     """
-    hue = math.radians(28.0 + 137.50776405 * cls)
-    lightness = (0.72, 0.62, 0.82)[cls % 3]
-    for chroma in (0.24, 0.21, 0.18, 0.15, 0.12, 0.09):  # the strongest that sRGB can show
+    hue = math.radians(FIRST_HUE + 137.50776405 * cls)
+    lightness = LIGHTNESS[cls % 3]
+    for chroma in (0.26, 0.24, 0.22, 0.20, 0.18, 0.16, 0.14, 0.12, 0.10):  # the strongest that sRGB can show
         a, b = chroma * math.cos(hue), chroma * math.sin(hue)
         long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
         mid = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3

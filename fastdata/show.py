@@ -161,7 +161,7 @@ def sheet(
         raise UsageError(f"tile must be {MIN_TILE_PX}..{MAX_TILE_PX} px, got {tile_px}")
     if columns is not None and columns < 1:
         raise UsageError(f"columns must be at least 1, got {columns}")
-    text_px = max(10, min(16, tile_px // 24))
+    text_px = max(10, min(14, tile_px // 24))
     tiles = [_tile(picture, names, keypoints, tile_px, text_px) for picture in pictures]
     cell_w = tile_px + 2 * RIM_PX
     if columns is None:
@@ -206,7 +206,7 @@ def _tile(picture: Picture, names: Sequence[str], keypoints: Keypoints | None, t
     out[RIM_PX : RIM_PX + to_h, left : left + to_w] = cv2.resize(picture.rgb, (to_w, to_h), interpolation=method)
     place = Placement((left, RIM_PX), (to_w / w, to_h / h))
     canvas = out[: RIM_PX + to_h + RIM_PX]
-    line_px = max(1.5, tile_px / 180)
+    line_px = min(max(1.4, tile_px / 200), 2.4)
     left_out = draw_labels(canvas, place, picture.instances, names, keypoints, line_px=line_px, text_px=text_px - 1)
     title, facts = picture.caption
     if left_out:

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from fastdata.catalog import COLUMNS, Catalog
 from fastdata.conversion.estimate import gigabytes
-from fastdata.conversion.options import usable_cores
 from fastdata.conversion.run import Listener, Progress
 from fastdata.currency import LABEL_SECTIONS, Changes, compare, read_again
 from fastdata.errors import StoreError
+from fastdata.host import usable_cores
 from fastdata.invariants import Fault, check_catalog, check_counts, check_keypoints
 from fastdata.pixels import decode_payload
 from fastdata.sources.scan import SourceOptions
