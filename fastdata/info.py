@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.conversion.estimate import gigabytes
-from fastdata.labels import CROWD, DIFFICULT, KIND_NAMES, TRUNCATED
+from fastdata.conversion.report import parse
+from fastdata.labels import CROWD, DIFFICULT, KIND_NAMES, POLYGON, TRUNCATED
 from fastdata.store.format import ENCODINGS, VERSION
 
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ def _json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=dict))
 
 
+def problem_rows(store: Store) -> list[dict[str, Any]]:
+    """Return what the conversion skipped or changed, row by row, as in its report; skipped images have a ``reason``."""
+    return [row for _, row in parse(store.catalog.column("problems").tobytes().splitlines())]
+
+
 # Counting
 
 
@@ -136,10 +142,11 @@ def _count_instances(
     parts = catalog.part_offsets[first : last + 1]
     for name, bit in FLAGS.items():
         out[name] += int(np.count_nonzero(flags & bit))
-    kinds = np.bincount(catalog.kind[first:last], minlength=len(KIND_NAMES))
+    kind = catalog.kind[first:last]
+    kinds = np.bincount(kind, minlength=len(KIND_NAMES))
     for name, count in zip(KIND_NAMES, kinds, strict=True):
         out["kinds"][name] += int(count)
-    out["multi_part"] += int(np.count_nonzero(np.diff(parts) > 1))
+    out["multi_part"] += int(np.count_nonzero((np.diff(parts) > 1) & (kind == POLYGON)))  # rings of a mask are no parts
     points = catalog.point_offsets[[int(parts[0]), int(parts[-1])]]
     out["outline_points"] += int(points[1] - points[0])
     if catalog.keypoints is not None:
@@ -274,3 +281,20 @@ def _class_table(d: dict[str, Any]) -> Table:
     if len(ranked) > TOP_CLASSES:
         table.caption = f"and {len(ranked) - TOP_CLASSES:,} more classes; --json has all of them"
     return table
+
+
+def render_problems(rows: list[dict[str, Any]]) -> RenderableType:
+    """Return the rows of :func:`problem_rows` for a terminal, one line each where it is wide enough."""
+    from rich.console import Group
+    from rich.text import Text
+
+    if not rows:
+        return Text("the conversion skipped and changed nothing")
+    lines = []
+    for row in rows:
+        places = [f":{row['line']}" if "line" in row else ""]
+        places += [f" {name.replace('_', ' ')} {row[name]}" for name in ("annotation_id", "object") if name in row]
+        what = f"skipped, {row['reason']}" if "reason" in row else f"{row['kind']}, {row['action']}"
+        line = Text(row["file"] + "".join(places), style="bold").append(f": {what}", style="yellow")
+        lines.append(line.append(f": {row['detail']}" if row.get("detail") else "", style="default"))
+    return Group(*lines)
