@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.conversion.options import ConvertOptions
+from fastdata.conversion.shared import in_order, shown_again
 from fastdata.host import nearest, usable_cores, usable_memory_nbytes
 from fastdata.images import Refused, decode_image, probe_size
 from fastdata.pixels import decode_payload, encode, fitted_size, resize, to_planar
@@ -86,7 +87,10 @@ def estimate(scan: Scan, options: ConvertOptions, out: Path, *, codecs: tuple[st
         codecs: Which; ``original`` is left out where ``imgsz`` excludes it.
         timed: Whether times are wanted; bytes of raw and original are known without decoding anything.
     """
-    there = np.flatnonzero(scan.nbytes >= 0)
+    is_there = scan.nbytes >= 0
+    missing = int(np.count_nonzero(~is_there))
+    is_there[list(shown_again(scan, in_order(scan)))] = False  # stored once, with the first split that lists it
+    there = np.flatnonzero(is_there)
     raw_nbytes, exact = _raw_nbytes(scan, options, there)
     must_encode = tuple(codec for codec in codecs if timed or codec in ("jpeg", "webp"))
     timings = _time_sample(scan, options, there, must_encode)
@@ -115,7 +119,7 @@ def estimate(scan: Scan, options: ConvertOptions, out: Path, *, codecs: tuple[st
     return Estimate(
         images=len(scan),
         rows=scan.rows_in,
-        missing=len(scan) - n,
+        missing=missing,
         exact_sizes=exact,
         picture_nbytes=int(raw_nbytes.largest),
         costs=tuple(costs),

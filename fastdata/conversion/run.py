@@ -8,7 +8,6 @@ The source is only ever read.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from fastdata.conversion.estimate import MARGIN, Estimate, choose_codec, estimat
 from fastdata.conversion.options import ConvertOptions, fingerprint
 from fastdata.conversion.pool import Pool
 from fastdata.conversion.report import Tally
+from fastdata.conversion.shared import in_order, shown_again
 from fastdata.conversion.worker import Done, Job, Setup
 from fastdata.errors import DataError
 from fastdata.labels import CROWD, Instances
@@ -179,11 +179,11 @@ class _Run:
 
     def __init__(self, scan: Scan, options: ConvertOptions, codec: str, writer: StoreWriter, tell: Listener) -> None:
         self.scan, self.options, self.codec, self.writer, self.tell = scan, options, codec, writer, tell
-        self.order = np.argsort(scan.split, kind="stable")
+        self.order = in_order(scan)
         self.position = 0
         self.split = -1
         self.tally = Tally(images_in=len(scan) + len(scan.skips), rows_in=scan.rows_in, dropped=scan.rows_dropped)
-        self.twice = _paths_in_two_splits(scan, self.order)
+        self.twice = shown_again(scan, self.order)
         firsts = set(self.twice.values())
         self.firsts = {scan.keys[i]: i for i in firsts}
         self.stored: dict[int, tuple[int, tuple[int, int], tuple[int, int]]] = {}
@@ -350,25 +350,6 @@ class _Run:
             raise DataError(f"{problem.where}: {problem.kind}: {problem.detail}")
         self.tally.problem(problem)
         self.writer.log(reporting.line(problem))
-
-
-def _paths_in_two_splits(scan: Scan, order: npt.NDArray[np.int64]) -> dict[int, int]:
-    """Map each image whose file an earlier split lists too to the first image with that file, in the order of conversion."""
-    if len(scan.splits) < 2:
-        return {}
-    digests = np.array([hash64(scan.paths[int(i)]) for i in order], np.uint64)
-    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    again = np.flatnonzero(first[inverse] != np.arange(len(order)))
-    return {
-        int(order[k]): int(order[first[inverse[k]]])
-        for k in again
-        if scan.paths[int(order[k])] == scan.paths[int(order[first[inverse[k]]])]
-    }
-
-
-def hash64(text: str) -> int:
-    """Return 64 bits of BLAKE2b: candidates for equality; the caller compares the texts themselves."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 def _check_disk(scan: Scan, options: ConvertOptions, nbytes: int, codec: str, target: Path) -> None:
