@@ -36,6 +36,9 @@ ONE_CLASS = "object"
 MAX_UNNAMED = 1 << 16
 """Classes of a dataset without names; a larger number in the first column is more likely no class at all."""
 
+MAX_LOOKED_FOR = 1000
+"""Images of a split without labels whose label files are looked for elsewhere."""
+
 MAX_LISTED = 3
 """File names that a decision lists in full."""
 
@@ -169,13 +172,20 @@ class _Reader:
         return number
 
     def judge_split(self, split: str, images: int, missing: int, empty: int, rows: int) -> None:
-        """Say when most images of a split have no label; a training split without any is an error."""
+        """Say when most images of a split have no label; a training split without any is an error, unless nobody has made one.
+
+        Pictures without a single label file are a set of backgrounds. Files that hold nothing, or lie where nobody looks, are
+        labels that were lost on the way.
+        """
         without = f"{missing} of {images} images have no label file, {empty} an empty one"
         if split == "train" and not rows and self.options.on_error != "skip":
-            paths = self.scan.paths
-            looked = " or ".join(self.layout.key(p) for p, _ in self.finder.places(paths[len(paths) - images]))
-            rule = "train must have at least one label row, got none"
-            raise DataError(f"{self.layout.file}: {rule}: {without}; looked for {looked}, and so on")
+            paths = [self.scan.paths[i] for i in range(len(self.scan.paths) - images, len(self.scan.paths))]
+            lost = self.finder.elsewhere(paths[:MAX_LOOKED_FOR]) if missing == images else None
+            if lost is not None or missing < images or self.options.on_error == "raise":
+                looked = " or ".join(self.layout.key(p) for p, _ in self.finder.places(paths[0]))
+                there = f"; there is {lost}: name its folder with --labels" if lost is not None else ""
+                rule = "train must have at least one label row, got none"
+                raise DataError(f"{self.layout.file}: {rule}: {without}; looked for {looked}, and so on{there}")
         if (missing + empty) * 2 > images:
             self.report([Problem(split, "no-label", "noted", without)])
 

@@ -14,7 +14,7 @@ A file ``.TXT`` (or ``.Txt``) is read where there is none in lower case.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from fastdata.problems import Problem
@@ -125,6 +125,18 @@ class Finder:
                 if path not in used and name.lower() not in passed_over and path not in self.layout.read_files:
                     found.append(self.layout.key(path))
         return found
+
+    def elsewhere(self, paths: Iterable[str]) -> str | None:
+        """Return the name of a text file, anywhere below the root, that is called like one of these images."""
+        names = {os.path.splitext(os.path.basename(path))[0] + ".txt" for path in paths}
+        for folder, folders, files in os.walk(self.layout.root):
+            folders.sort()
+            for name in sorted(files):
+                stem, suffix = os.path.splitext(name)
+                path = f"{folder}/{name}"
+                if suffix.lower() == ".txt" and stem + ".txt" in names and path not in self.layout.read_files:
+                    return self.layout.key(path)
+        return None
 
     def _look_beside(self, place: str, read: str, key: str) -> None:
         folder, _, name = place.rpartition("/")

@@ -196,10 +196,10 @@ def test_a_note_never_stops_a_run(tmp_path: Path) -> None:
     assert told(read(tmp_path, on_error="raise").problems) == [("labels/1.txt", "comment"), ("labels/1.txt", "mixed-kinds")]
 
 
-@pytest.mark.parametrize("label", [None, "", "\n \n", "# nothing\n"])
-def test_a_training_split_without_any_label_is_an_error(tmp_path: Path, label: str | None) -> None:
-    """Labels in the wrong place look like that; the message names where they were looked for. A val may be empty."""
-    tree(tmp_path, {"set/images/1.jpg": "", **({} if label is None else {"set/labels/1.txt": label})})
+@pytest.mark.parametrize("label", ["", "\n \n", "# nothing\n"])
+def test_a_training_split_with_label_files_and_no_label_is_an_error(tmp_path: Path, label: str) -> None:
+    """Labels lost on the way look like that; the message names where they were looked for. A val may be empty."""
+    tree(tmp_path, {"set/images/1.jpg": "", "set/labels/1.txt": label})
     with pytest.raises(DataError, match=r"^set: train must have at least one label row.*looked for labels/1.txt or images/1.txt"):
         read(tmp_path / "set")
     scan = read(tmp_path / "set", on_error="skip")
@@ -207,6 +207,24 @@ def test_a_training_split_without_any_label_is_an_error(tmp_path: Path, label: s
     (tmp_path / "set/images").rename(tmp_path / "set/pics")
     tree(tmp_path / "set", {"data.yaml": "train: x\nval: pics\nnc: 1\n"})
     assert len(read(tmp_path / "set", splits=("val",))) == 1
+
+
+def test_label_files_where_nobody_looks_are_an_error_that_names_one(tmp_path: Path) -> None:
+    """A text file called like an image, anywhere below the root; a readme is none."""
+    tree(tmp_path, {"set/images/a/1.jpg": "", "set/labels_v2/a/1.TXT": ROW, "set/README.txt": "hello"})
+    with pytest.raises(DataError, match=r"there is labels_v2/a/1.TXT: name its folder with --labels"):
+        read(tmp_path / "set")
+    assert read(tmp_path / "set", labels=tmp_path / "set/labels_v2").rows_in == 1
+
+
+def test_pictures_without_a_single_label_file_are_backgrounds_and_noted(tmp_path: Path) -> None:
+    """There is nothing to misread; who wants to stop at any fault still stops."""
+    tree(tmp_path, {"images/1.jpg": "", "images/2.jpg": "", "README.txt": "hello"})
+    scan = read(tmp_path)
+    assert (len(scan), scan.rows_in, told(scan.problems)) == (2, 0, [("train", "no-label")])
+    assert "2 of 2 images have no label file" in scan.problems[0].detail
+    with pytest.raises(DataError, match="train must have at least one label row"):
+        read(tmp_path, on_error="raise")
 
 
 def test_a_training_split_of_bad_rows_alone_is_read_and_reported(tmp_path: Path) -> None:
