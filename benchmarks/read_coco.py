@@ -222,6 +222,7 @@ def main() -> None:
         file_mb=round(nbytes / 1e6, 1),
         mb_per_s=round(nbytes / 1e6 / ours[len(ours) // 2], 1),
         cpu_s=round(our_cpu, 2),
+        cpu_ratio=round(whole_cpu / our_cpu, 3),
         peak_anonymous_mb=round(our_peak / 1e6, 1),
         json_load_s=round(whole[len(whole) // 2], 2),
         json_load_cpu_s=round(whole_cpu, 2),

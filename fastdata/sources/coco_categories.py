@@ -46,9 +46,7 @@ class Categories:
         return max(self.keypoint_counts, default=0)
 
 
-def read_categories(
-    outlines: list[JsonOutline], options: SourceOptions, report: Callable[[Problem], None]
-) -> Categories:
+def read_categories(outlines: list[JsonOutline], options: SourceOptions, report: Callable[[Problem], None]) -> Categories:
     """Read the categories of all files.
 
     Args:

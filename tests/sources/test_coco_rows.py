@@ -215,7 +215,7 @@ def test_an_annotation_of_something_unknown_is_dropped_with_its_id(more: dict[st
 
 
 def test_ids_may_be_floats_or_texts_of_whole_numbers() -> None:
-    """"1" and 1.0 mean 1: exports of spreadsheets and scripts write them so."""
+    """1.0 and '1' mean 1: exports of spreadsheets and scripts write them so."""
     block = parse([note("7", "1", 2.0)], rule())
     assert (block.image.tolist(), block.rows.cls.tolist(), block.rows.where.tolist()) == ([10], [1], [7])
 
