@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,14 @@ def assert_holds(store: Store, samples: Sequence[Sample]) -> None:
         assert store.catalog.entry_source_nbytes[i] == s.source_nbytes
         assert store.catalog.entry_source_mtime_ns[i] == s.source_mtime_ns
     assert store.catalog.counts.records == len(owners)
+
+
+def read_some(store: Store, queue: multiprocessing.Queue[object]) -> None:
+    """Read three pictures and a key in a child, which must be able to import this by its name."""
+    try:
+        queue.put([store.read(i).tobytes() for i in range(3)] + [store.key(0)])
+    except BaseException as e:
+        queue.put(repr(e))
 
 
 def files_of(out: Path) -> list[Path]:

@@ -91,15 +91,15 @@ def test_a_flipped_bit_is_found_wherever_it_lies(out: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_byte_of_a_golden_store_is_under_a_checksum(backend: str, tmp_path: Path) -> None:
-    """All bytes in turn for the index of the shards and its shards; for LMDB all that are not in long runs of zeros."""
+def test_the_bytes_of_a_golden_store_are_under_checksums(backend: str, tmp_path: Path) -> None:
+    """Every fifth byte, from a beginning that differs by backend; long runs of zeros in LMDB's pages are left out."""
     golden = place(GOLDEN, backend, "store-v1")
     out = place(tmp_path, backend)
     shutil.copytree(golden, out) if golden.is_dir() else shutil.copy(golden, out)
     for file in files_of(out):
         data = np.fromfile(file, np.uint8)
         busy = np.convolve(data != 0, np.ones(17), "same") > 0
-        for at in np.flatnonzero(busy).tolist():
+        for at in np.flatnonzero(busy)[len(backend) % 5 :: 5].tolist():
             flip(file, at, at % 8)
             with pytest.raises(StoreError):
                 read_everything(out)

@@ -30,6 +30,7 @@ from store_kit import (
     picture,
     pictures,
     place,
+    read_some,
     same,
     write_store,
 )
@@ -238,13 +239,6 @@ def test_a_store_that_was_replaced_on_the_way_is_refused(backend: str, store: St
     assert store.read(0).tobytes() == pictures(12)[0].payload
 
 
-def _read_some(store: Store, queue: multiprocessing.Queue[object]) -> None:
-    try:
-        queue.put([store.read(i).tobytes() for i in range(3)] + [store.key(0)])
-    except BaseException as e:
-        queue.put(repr(e))
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_store_works_in_a_child_of_any_start_method(backend: str, store: Store, method: str) -> None:
@@ -252,7 +246,7 @@ def test_a_store_works_in_a_child_of_any_start_method(backend: str, store: Store
     want = [store.read(i).tobytes() for i in range(3)] + [store.key(0)]
     context = multiprocessing.get_context(method)
     queue = context.Queue()
-    child = context.Process(target=_read_some, args=(store, queue))
+    child = context.Process(target=read_some, args=(store, queue))
     child.start()
     assert queue.get(timeout=60) == want
     child.join()
