@@ -1,11 +1,17 @@
-"""Fixtures that every test may use."""
+"""Fixtures that every test may use, and a table of the cases at the end of a run."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes depends on who else uses the machine: a test says what holds, not how fast.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +21,28 @@ def shared() -> Path:
     if not root.is_dir():
         pytest.fail(f"shared data must lie at FASTDATA_SHARED or beside the project, got {root}")
     return root
+
+
+OUTCOMES = {"passed": "pass", "failed": "FAIL", "error": "FAIL", "xfailed": "not yet", "xpassed": "FAIL", "skipped": "skipped"}
+"""How the table names what pytest counts; a case that passes against its mark is a failure of the mark."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print each case with its area and outcome, and how many came out how, by area."""
+    rows = {}
+    for outcome, word in OUTCOMES.items():
+        for report in terminalreporter.stats.get(outcome, []):
+            said = dict(getattr(report, "user_properties", ()))
+            if "case" in said:
+                rows[said["case"]] = (said["area"], word)
+    if not rows:
+        return
+    terminalreporter.section("cases")
+    width = max(map(len, rows))
+    for case, (area, word) in sorted(rows.items()):
+        terminalreporter.write_line(f"{case:{width}}  {area:8}  {word}", red=word == "FAIL")
+    for area in sorted({area for area, _ in rows.values()}):
+        counts = Counter(word for other, word in rows.values() if other == area)
+        terminalreporter.write_line(f"{area:{width}}  " + ", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
+    total = Counter(word for _, word in rows.values())
+    terminalreporter.write_line(f"{len(rows)} cases: " + ", ".join(f"{count} {word}" for word, count in sorted(total.items())))
