@@ -136,9 +136,7 @@ class _Reader:
             self.file_of.append(-1)
             self.missing += 1
             return "", b""
-        number = self.numbers.get(label.path)
-        if number is None:
-            number = self.register(label.path, digest_bytes(label.data))
+        number = self.register(label.path, digest_bytes(label.data))
         self.file_of.append(number)
         return scan.label_files[number].path, label.data
 

@@ -16,9 +16,10 @@ from yolo_kit import ROW, classes, keys, read, told, tree
 from fastdata.errors import DataError, UsageError
 from fastdata.labels import BOX, KIND_NAMES, OBB, POLYGON
 from fastdata.settle import settle
-from fastdata.sources import yolo
+from fastdata.sources import yolo, yolo_rows
 from fastdata.sources.files import digest
 from fastdata.sources.scan import Scan
+from fastdata.sources.yolo_rows import Block, RowRule
 
 
 def table(scan: Scan) -> list[tuple[str, list[float]]]:
@@ -363,13 +364,21 @@ def test_the_size_of_a_block_changes_nothing(
     tree(root, {f"images/{n}.jpg": "" for n in names})
     tree(root, {f"labels/{n}.txt": text for n, text in zip(names, [ROW, *labels], strict=True) if text is not None})
     whole = read(root / "train.txt")
+    blocks: list[list[int]] = []
+
+    def parse(files: list[tuple[str, bytes]], rule: RowRule) -> Block:
+        blocks.append([len(data) for _, data in files])
+        return yolo_rows.parse(files, rule)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yolo, "parse", parse)
         patch.setattr(yolo, "BLOCK_FILES", block_files)
         patch.setattr(yolo, "BLOCK_NBYTES", block_nbytes)
         cut = read(root / "train.txt")
     assert (keys(cut), table(cut), cut.problems, cut.decisions) == (keys(whole), table(whole), whole.problems, whole.decisions)
     assert (cut.rows_in, cut.rows_dropped) == (whole.rows_in, whole.rows_dropped)
     assert sorted(whole.problems, key=lambda p: p.kind == "no-label") == whole.problems
+    assert all(len(block) <= block_files and sum(block[:-1]) <= block_nbytes for block in blocks)
 
 
 def test_reading_writes_nothing_and_opens_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
