@@ -7,8 +7,8 @@ as good. The content decides what a file is, never its name.
 
 Order of trust: the header (headers/) is read first, by this package, and settles size, orientation, early ends and what has no
 meaning as RGB before anything is allocated. Then JPEG goes to libjpeg-turbo; PNG, BMP, WebP, JPEG 2000 and anymaps to OpenCV;
-TIFF, AVIF, GIF and whatever is animated to Pillow, because OpenCV multiplies hidden colours by alpha, rounds 16 bits, paints a
-background or takes a later picture there. Where one fails, the other is asked, and a note says so.
+TIFF and GIF to Pillow, because OpenCV multiplies the hidden colours of one by alpha and paints a background into the other; AVIF
+and whatever is animated as well, because not every OpenCV has a decoder. Where one fails, the other is asked, and a note says so.
 """
 
 from __future__ import annotations

@@ -11,9 +11,25 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fastdata.images import Decoded, Refused, decode_image
+
 Pixels = npt.NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "AVIF", "BMP", "GIF", "JPEG2000", "PPM")
+
+
+def good(data: bytes | memoryview, **options: Any) -> Decoded:
+    """Decode what must decode."""
+    found = decode_image(data, **options)
+    assert isinstance(found, Decoded), found
+    return found
+
+
+def refused(data: bytes, **options: Any) -> Refused:
+    """Decode what must be refused."""
+    found = decode_image(data, **options)
+    assert isinstance(found, Refused), found.rgb.shape
+    return found
 
 
 def picture(h: int, w: int, seed: int = 0) -> Pixels:

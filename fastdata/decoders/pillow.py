@@ -104,7 +104,6 @@ def _rgb(image: Any, header: Header) -> npt.NDArray[np.uint8]:
         shift = header.bits - 8 if 8 < header.bits <= 16 else 8  # an anymap with a scale of its own comes scaled to 16 bits
         gray = (np.asarray(image) >> shift).astype(np.uint8)
         return np.repeat(gray[:, :, None], 3, axis=2)
-    image.info.pop("transparency", None)  # it would turn a palette into one with alpha
     if mode in ("RGBA", "RGBX"):
         return np.ascontiguousarray(np.asarray(image, np.uint8)[:, :, :3])
     return np.array(image if mode == "RGB" else image.convert("RGB"), np.uint8, order="C")

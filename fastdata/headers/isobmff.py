@@ -68,6 +68,9 @@ def heif_header(data: bytes, kind: Literal["avif", "heic"]) -> Header:
             if name == b"ispe" and end - at >= 12:
                 w, h = struct.unpack_from(">II", data, at + 4)
                 size_hw = (h, w)
+            elif name == b"clap" and end - at >= 16 and kind == "heic":  # libheif crops to it, libavif does not
+                wn, wd, hn, hd = struct.unpack_from(">IIII", data, at)
+                size_hw = (hn // max(hd, 1), wn // max(wd, 1))
             elif name == b"irot" and end > at:
                 steps.append(("irot", data[at] & 3))
             elif name == b"imir" and end > at:
@@ -108,7 +111,7 @@ def _primary_properties(data: bytes, at: int, end: int) -> list[tuple[bytes, int
         version, wide = data[a], data[a + 3] & 1
         (count,) = struct.unpack_from(">I", data, a + 4)
         pos = a + 8
-        for _ in range(min(count, _BOX_LIMIT)):
+        for _ in range(count):
             if pos >= b:
                 break
             (this,) = struct.unpack_from(">I" if version else ">H", data, pos)

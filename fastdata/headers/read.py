@@ -27,7 +27,7 @@ def read_header(data: bytes, *, body: bool = True) -> Header:
     """
     try:
         header = _read(data, body)
-    except (struct.error, IndexError, OverflowError):
+    except (struct.error, IndexError, OverflowError):  # OverflowError: an offset of more than 63 bits
         raise Unusable("truncated", "the file ends within its header") from None
     if header.size_hw is not None and min(header.size_hw) <= 0:
         raise Unusable("unreadable", f"width and height must be positive, got {header.size_hw[1]} x {header.size_hw[0]}")

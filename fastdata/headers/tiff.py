@@ -103,7 +103,7 @@ def _first_page(data: bytes) -> _Page:
         next_form = order + ("Q" if big else "I")
         after = at + count * step
         next_at = struct.unpack_from(next_form, data, after)[0] if after + struct.calcsize(next_form) <= len(data) else 0
-    except (struct.error, OverflowError):  # an offset of more than 63 bits
+    except struct.error:
         raise Unusable("truncated", "its directory lies after the end of the file") from None
     return _Page(data, order, entries, next_at)
 

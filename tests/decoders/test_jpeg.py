@@ -12,6 +12,7 @@ import picture_kit as kit
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from picture_kit import good, refused
 from PIL import Image
 
 import fastdata.decoders.jpeg
@@ -22,18 +23,6 @@ RGB = kit.picture(48, 64)
 JPEG = kit.saved(RGB, "JPEG", quality=92)
 PROGRESSIVE = kit.saved(RGB, "JPEG", quality=92, progressive=True)
 END = b"\xff\xd9"
-
-
-def good(data: bytes, **options: Any) -> Decoded:
-    found = decode_image(data, **options)
-    assert isinstance(found, Decoded), found
-    return found
-
-
-def refused(data: bytes, **options: Any) -> Refused:
-    found = decode_image(data, **options)
-    assert isinstance(found, Refused), found.rgb.shape
-    return found
 
 
 PIXELS = good(JPEG).rgb
@@ -149,6 +138,9 @@ class _FakeTurboJPEG:
         assert pixel_format == 0
         if self.fatal:
             raise OSError(self.complaint)
+        if b"junk" in data:  # unlike simplejpeg it is lenient about headers, and then only the first warning is heard
+            warnings.warn("Corrupt JPEG data: 4 extraneous bytes before marker 0xe0", stacklevel=2)
+            return np.zeros((48, 64, 3), np.uint8)
         if self.complaint:
             warnings.warn(self.complaint, stacklevel=2)
         return simplejpeg.decode_jpeg(data, "RGB", strict=False)
@@ -177,6 +169,14 @@ def test_warnings_of_turbojpeg_become_the_same_reasons(turbojpeg: Any) -> None:
     assert good(JPEG, jpeg="turbojpeg", allow_truncated=True).notes[0][0] == "decoder"
     turbojpeg.complaint = "Corrupt JPEG data: 3 extraneous bytes before marker 0xd9"
     assert good(JPEG, jpeg="turbojpeg").notes == (("decoder", f"libjpeg-turbo: {turbojpeg.complaint}"),)
+
+
+def test_a_warning_about_junk_hides_no_early_end_from_turbojpeg(turbojpeg: Any) -> None:
+    """The second look is at the bytes without the junk."""
+    junk = JPEG[:2] + b"\xff\xe5\0\4abjunk" + JPEG[2:]
+    assert np.array_equal(good(junk, jpeg="turbojpeg").rgb, PIXELS)
+    turbojpeg.complaint = "Corrupt JPEG data: premature end of data segment"
+    assert refused(junk[:-200] + END, jpeg="turbojpeg").reason == "truncated"
 
 
 def test_an_error_that_turbojpeg_takes_for_a_warning_is_an_error(turbojpeg: Any) -> None:
