@@ -178,7 +178,7 @@ def convert(
             names=_commas(names),
             task=task.value if task else None,
             single_cls=single_cls,
-            on_error=on_error.value,  # type: ignore[arg-type]
+            on_error=on_error.value,
             voc_origin=voc_origin.value,
         ),
         kind=source.value if source else None,

@@ -196,7 +196,7 @@ class Creator:
         if corners is not None and (boxes is not None or polygons is not None):
             raise UsageError(f"{name}: corners must come without boxes and polygons")
         quads = None if corners is None else np.asarray(corners, np.float64).reshape(-1, 4, 2)
-        given = [len(x) for x in (quads, polygons) if x is not None]
+        given = ([] if quads is None else [len(quads)]) + ([] if polygons is None else [len(polygons)])
         xyxy = None if boxes is None else _array(f"{name}: boxes", boxes, np.float64, (None, 4))
         n = len(xyxy) if xyxy is not None else given[0] if given else 0
         if any(count != n for count in given):
@@ -216,9 +216,9 @@ class Creator:
         kind = np.full(n, BOX, np.uint8)
         if quads is not None:
             parts, kind = [[quad] for quad in quads], np.full(n, OBB, np.uint8)
-        for i, rings in enumerate(polygons or ()):
-            if rings is not None:
-                parts[i] = [_array(f"{name}: polygon {i}", ring, np.float64, (None, 2)) for ring in rings]
+        for i, outline in enumerate(polygons or ()):
+            if outline is not None:
+                parts[i] = [_array(f"{name}: polygon {i}", ring, np.float64, (None, 2)) for ring in outline]
                 kind[i] = POLYGON
                 if any(len(ring) < 3 for ring in parts[i]) or not parts[i]:
                     raise UsageError(f"{name}: polygon {i} must have parts of at least 3 points")

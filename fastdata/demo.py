@@ -96,12 +96,13 @@ def _measure(store_path: Path, dataset: Path) -> str:
     """Compare, on one core, reading pictures from the store with decoding their files. Pixels are compared first."""
     import cv2
     import numpy as np
+    import numpy.typing as npt
 
     from fastdata.images import Refused, decode_image
     from fastdata.pixels import fitted_size, resize, to_planar
     from fastdata.store.read import open_store
 
-    def from_file(path: Path) -> np.ndarray:  # type: ignore[type-arg]
+    def from_file(path: Path) -> npt.NDArray[np.uint8]:
         picture = decode_image(path.read_bytes())
         assert not isinstance(picture, Refused)
         hw = (picture.rgb.shape[0], picture.rgb.shape[1])

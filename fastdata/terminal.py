@@ -19,12 +19,18 @@ QUIET_EVERY_S = 10.0
 class Step(Protocol):
     """What a progress display needs to know of a listener's message."""
 
-    stage: str
-    done: int
-    total: int
-    nbytes: int
-    skipped: int
-    resumed: int
+    @property
+    def stage(self) -> str: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    @property
+    def resumed(self) -> int: ...
 
 
 def stdout() -> Console:

@@ -138,7 +138,7 @@ class Layout:
         return best or self.root
 
     def name(self, file: LabelJson) -> str:
-        """Return how reports call a file: relative to the root, or absolute where it lies elsewhere."""
+        """Return how reports call a file: relative to the root."""
         return below(self.root, str(file.path))
 
 

@@ -34,6 +34,7 @@ from fastdata.sources.named import (
     decimal,
     given_folder,
     in_split_order,
+    is_elsewhere,
     split_of_folder,
 )
 from fastdata.sources.scan import Scan, SourceOptions
@@ -142,7 +143,7 @@ def _read_part(out: NamedScan, part: Part, split: int) -> None:
     for name in names:
         path = os.path.join(part.images, name)
         key = below(root, path)
-        key = name if os.path.isabs(key) else key
+        key = name if is_elsewhere(key) else key
         text = label_of.get(_stem(name))
         if text is None:
             out.image(key, path, split)

@@ -81,12 +81,20 @@ def choose_splits(found: tuple[str, ...], wanted: tuple[str, ...] | None, root: 
 
 
 def below(root: str | Path, path: str) -> str:
-    """Return ``path`` relative to ``root`` ("" for the root itself), or as it is where it lies elsewhere. Both absolute."""
+    """Return ``path`` relative to ``root``: "" for the root itself, with ``..`` where it lies elsewhere. Both absolute.
+
+    Never absolute: what a store says must not depend on where the dataset and its labels lie together.
+    """
     top = os.fspath(root)
     if path == top:
         return ""
     top = top if top.endswith(os.sep) else top + os.sep
-    return path[len(top) :] if path.startswith(top) else path
+    return path[len(top) :] if path.startswith(top) else os.path.relpath(path, top)
+
+
+def is_elsewhere(name: str) -> bool:
+    """Tell whether a path that :func:`below` gave leads out of the root."""
+    return name == ".." or name.startswith("../")
 
 
 def decimal(text: str) -> float | None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from fastdata.errors import DataError, UsageError
 from fastdata.labels import BOX, Rows
 from fastdata.problems import Problem, Skip
-from fastdata.sources.named import NamedScan, below, choose_splits, in_split_order
+from fastdata.sources.named import NamedScan, below, choose_splits, in_split_order, is_elsewhere
 from fastdata.sources.scan import Scan, SourceOptions
 from fastdata.sources.voc_layout import Unit, check_pictures, find_units, read_list
 from fastdata.sources.voc_xml import Annotation, Foreign, Unreadable, VocObject, parse
@@ -233,7 +233,7 @@ class _Reader:
 
     def _key(self, unit: Unit, path: str) -> str:
         key = below(self.root, path)
-        return below(unit.images, path) if os.path.isabs(key) else key
+        return below(unit.images, path) if is_elsewhere(key) else key
 
 
 def _missing(unit: Unit, stem: str, annotation: Annotation) -> str:

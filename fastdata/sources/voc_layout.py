@@ -23,7 +23,7 @@ from pathlib import Path
 
 from fastdata.errors import DataError, UsageError
 from fastdata.sources.files import IMAGE_SUFFIXES, list_files, list_images
-from fastdata.sources.named import below, given_folder, split_of_folder
+from fastdata.sources.named import below, given_folder, is_elsewhere, split_of_folder
 from fastdata.sources.voc_xml import Unreadable, parse
 
 LABEL_FOLDERS = ("annotations", "annotation", "xmls", "xml", "labels")
@@ -89,7 +89,7 @@ class Unit:
         """Return the split that the folders of an entry name, "train" where they name none."""
         for top, files in ((self.labels, [self.xml.get(stem, "")]), (self.images, self.pictures_of(stem))):
             prefix = below(root, top)
-            for part in [*([] if os.path.isabs(prefix) else prefix.split("/")), *(files[0].split("/")[:-1] if files else [])]:
+            for part in [*([] if is_elsewhere(prefix) else prefix.split("/")), *(files[0].split("/")[:-1] if files else [])]:
                 if (split := split_of_folder(part)) is not None:
                     return split
         return "train"

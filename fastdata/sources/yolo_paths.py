@@ -6,7 +6,7 @@ to the root::
     root = the folder of the data.yaml (or the given folder, or the folder of the list),
            else its ``path``, else the deepest folder with all splits below it: the first that holds every split
 
-An image elsewhere has its path below ``options.images`` as key where it lies there, else its absolute path.
+An image elsewhere has its path below ``options.images`` as key where it lies there, else its way from the root, with ``..``.
 
 A relative path is looked for below, in this order: ``options.images``, the folder of the file that names it, the folder of the
 data.yaml, its ``path``, the current directory. The first place where it exists wins.
@@ -97,7 +97,7 @@ class Layout:
         for top in (self.root, self.images_root):
             if top and is_below(path, top):
                 return path[len(top) :].lstrip("/")
-        return path
+        return os.path.relpath(path, self.root)
 
 
 def is_below(path: str, top: str) -> bool:
