@@ -205,7 +205,8 @@ def test_threads_get_their_own_pictures_and_leave_nothing_changed() -> None:
     """Pillow's limit, OpenCV's log level and Python's warning filters are what they were."""
     import cv2
 
-    before = (Image.MAX_IMAGE_PIXELS, cv2.utils.logging.getLogLevel(), list(warnings.filters))
+    logging = getattr(cv2.utils, "logging", cv2)
+    before = (Image.MAX_IMAGE_PIXELS, logging.getLogLevel(), list(warnings.filters))
     wrong: list[str] = []
 
     def work() -> None:
@@ -220,7 +221,7 @@ def test_threads_get_their_own_pictures_and_leave_nothing_changed() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert before == (Image.MAX_IMAGE_PIXELS, cv2.utils.logging.getLogLevel(), list(warnings.filters))
+    assert before == (Image.MAX_IMAGE_PIXELS, logging.getLogLevel(), list(warnings.filters))
 
 
 @pytest.mark.parametrize(

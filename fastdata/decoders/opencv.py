@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+_SILENT = 0
 _lock = threading.Lock()
 _inside = 0
 _level_before = 0
@@ -58,10 +59,10 @@ def _quiet() -> Iterator[None]:
     import cv2
 
     global _inside, _level_before
-    logging = cv2.utils.logging
+    logging = getattr(cv2.utils, "logging", cv2)  # where OpenCV 5 has it, and where OpenCV 4 has it
     with _lock:
         if _inside == 0:
-            _level_before = logging.setLogLevel(logging.LOG_LEVEL_SILENT)
+            _level_before = logging.setLogLevel(_SILENT)
         _inside += 1
     try:
         yield
