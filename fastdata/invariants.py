@@ -30,6 +30,10 @@ MAX_PLACES = 20
 """Places that are named of each broken rule."""
 
 
+PARTS = ("no parts", "one part or more", "one part", "one ring or more")
+"""What an outline of each kind consists of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is wrong with a store."""
@@ -112,10 +116,6 @@ class _Check:
                 got = f"{column[0]}..{column[-1]}" + (f", falling at {int(fall[0]) + 1}" if len(fall) else "")
                 yield Fault("catalog", "catalog", f"{name} must rise from 0 to the {end} {what}, got {got}")
                 self.usable.discard(name)
-        if not self.can("inst_offsets"):
-            self.usable -= {"part_offsets", "point_offsets"}
-        if not self.can("part_offsets"):
-            self.usable.discard("point_offsets")
 
     def splits(self) -> Iterator[Fault]:
         """Splits lie one after the other and cover every entry once."""
@@ -268,9 +268,7 @@ class _Check:
             ids,
             entry,
             wrong & (kind < len(KIND_NAMES)),
-            lambda j: (
-                f"{KIND_NAMES[kind[j]]} must have {('no', 'one or more', 'one', 'one or more')[kind[j]]} parts, got {parts[j]}"
-            ),
+            lambda j: f"{KIND_NAMES[kind[j]]} must have {PARTS[kind[j]]}, got {parts[j]}",
         )
         if not self.can("point_offsets"):
             return

@@ -170,7 +170,8 @@ def stroke(
     dashed: bool = False,
     alpha: float = 1.0,
 ) -> None:
-    """Draw lines of canvas points, centred on them, over a dark rim."""
+    """Draw lines of canvas points, centred on them, over a dark rim: those of a rectangle exactly, others to a quarter pixel."""
+    is_frame = closed and not dashed and len(lines) == 1 and _is_rectangle(lines[0])
     if closed:
         lines = [np.concatenate([line, line[:1]]) for line in lines]
     if dashed:
@@ -179,12 +180,23 @@ def stroke(
     if not window.view.size:
         return
     # OpenCV counts from pixel centres, here in steps of 1/16 of a sub-pixel.
+    low, high = lines[0].min(axis=0), lines[0].max(axis=0)
     paths = [np.rint((window.fine(line) - 0.5) * 16).astype(np.int32) for line in lines]
     for extra_px, rim in ((1.2, True), (0.0, False)):
-        fine = np.zeros(window.fine_hw, np.uint8)
-        thickness = max(1, round((width_px + extra_px) * SUPERSAMPLE) - 1)  # OpenCV adds the sub-pixel under the line's centre
-        cv2.polylines(fine, paths, False, 1, thickness, cv2.LINE_8, 4)
+        half = round((width_px + extra_px) / 2 * SUPERSAMPLE) / SUPERSAMPLE  # whole sub-pixels: the same on both sides
+        if is_frame and (high - low > 2 * half).all():
+            rings = [corners(np.concatenate([low - d, high + d])) for d in (half, -half)]
+            fine = rings_to_mask([window.fine(ring) for ring in rings], window.fine_hw)
+        else:
+            fine = np.zeros(window.fine_hw, np.uint8)
+            thickness = max(1, round(2 * half * SUPERSAMPLE) - 1)  # OpenCV adds the sub-pixel under the line's centre
+            cv2.polylines(fine, paths, False, 1, thickness, cv2.LINE_8, 4)
         window.paint(fine, HALO if rim else colour, HALO_ALPHA * alpha if rim else alpha)
+
+
+def _is_rectangle(ring: F64) -> bool:
+    """Tell whether a ring is a rectangle along the axes."""
+    return len(ring) == 4 and bool(((np.diff(ring, axis=0, append=ring[:1]) == 0).sum(axis=1) == 1).all())
 
 
 def _dashes(line: F64) -> list[F64]:

@@ -126,13 +126,18 @@ def test_counts_do_not_depend_on_the_size_of_a_block(block: int, tmp_path: Path,
 
 def test_sizes_are_those_of_the_entries(tmp_path: Path) -> None:
     """Smallest, middle and largest picture by area, as width and height; a part of a record has its own size."""
-    shots = [Shot(blank(10, 30)), Shot(blank(20, 20), original_hw=(40, 40)), Shot(blank(50, 50), rect=(0, 0, 5, 7))]
+    shots = [
+        Shot(blank(10, 30)),
+        Shot(blank(20, 20), original_hw=(40, 40)),
+        Shot(blank(50, 50), rect=(0, 0, 5, 7)),
+        Shot(blank(10, 31)),
+    ]
     with open_store(write(tmp_path / "s.lmdb", shots)) as store:
         got = describe(store)["size_px"]
-    assert (got["stored"]["min"], got["stored"]["median"], got["stored"]["max"]) == ([5, 7], [30, 10], [20, 20])
-    assert got["stored"]["width"] == [5, 20.0, 30]
+    assert (got["stored"]["min"], got["stored"]["median"], got["stored"]["max"]) == ([5, 7], [31, 10], [20, 20])
+    assert got["stored"]["width"] == [5, 25.0, 31]
     assert got["original"]["max"] == [50, 50]
-    assert got["stored"]["different"] == 3
+    assert got["stored"]["different"] == 4
 
 
 def test_what_a_conversion_left_out_is_told(shared: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def key(at: int, text: bytes) -> Callable[[Columns], None]:
 
     def change(columns: Columns) -> None:
         ends = columns["key_offsets"].tolist()
-        keys = [columns["key_bytes"].tobytes()[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        keys = [columns["key_bytes"].tobytes()[a:b] for a, b in pairwise(ends)]
         keys[at] = text
         columns["key_offsets"] = np.cumsum([0, *map(len, keys)])
         columns["key_bytes"] = np.frombuffer(b"".join(keys), np.uint8).copy()
@@ -101,9 +102,9 @@ BROKEN: dict[str, tuple[Callable[[Columns], None], str, str]] = {
     "area infinite": (put("area_px", 1, np.inf), "a.jpg: object 1", "area must be"),
     "kind unknown": (put("kind", 1, 4), "a.jpg: object 1", "kind must be one of 0..3, got 4"),
     "box with an outline": (put("kind", 1, 0), "a.jpg: object 1", "box must have no parts, got 2"),
-    "oriented box of two parts": (put("kind", 1, 2), "a.jpg: object 1", "obb must have one parts, got 2"),
-    "polygon without a part": (put("kind", 0, 1), "a.jpg: object 0", "polygon must have one or more parts, got 0"),
-    "part of two points": (put("point_offsets", 1, 2), "a.jpg: object 1", "a part must have at least 3 points, an obb 4, got [2, 6]"),
+    "oriented box of two parts": (put("kind", 1, 2), "a.jpg: object 1", "obb must have one part, got 2"),
+    "polygon without a part": (put("kind", 0, 1), "a.jpg: object 0", "polygon must have one part or more, got 0"),
+    "part of two points": (put("point_offsets", 1, 2), "a.jpg: object 1", "at least 3 points, an obb 4, got [2, 6]"),
     "oriented box of five corners": (put("point_offsets", 3, 13), "a.jpg: object 0", "an obb 4, got [5]"),
     "point not finite": (put("points_px", (0, 0), np.inf), "a.jpg: object 1", "points of an outline must be finite"),
     "corner not finite": (put("points_px", (8, 0), np.nan), "a.jpg: object 0", "points of an outline must be finite"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from label_kit import Shot, Thing, blank, instances, square, write
 
 from fastdata.catalog import Keypoints
-from fastdata.draw import FILL_ALPHA, SIDES, Placement, draw_labels, elide, printable
+from fastdata.draw import FILL_ALPHA, SIDES, Placement, _draw_names, draw_labels, elide, printable
 from fastdata.errors import UsageError
 from fastdata.labels import CROWD, DIFFICULT, MASK, OBB
 from fastdata.paint import class_colour, text_mask
@@ -65,6 +65,19 @@ def test_the_line_of_a_box_is_centred_on_its_edge(gain: float) -> None:
         assert (canvas[at - 1 : at + 1, middle] == colour).all(), edge
         assert not (canvas[[at - 2, at + 1], middle] == colour).all(axis=1).any(), edge
     assert (canvas[middle, middle] == 0).all(), "a box is not filled"
+
+
+@pytest.mark.parametrize("line_px", [1.5, 2.0, 3.25])
+@pytest.mark.parametrize("dashed", [False, True])
+def test_lines_are_where_they_belong_to_a_fraction_of_a_pixel(line_px: float, dashed: bool) -> None:
+    """The centre of gravity of a line's colour lies on the edge: exactly for a box, to a quarter pixel for what OpenCV draws."""
+    canvas = drawn(40, 60, [Thing(0, (8, 12, 30.5, 32), flags=DIFFICULT * dashed)], line_px=line_px)
+    cover = canvas[24:40].astype(float).sum(axis=(0, 2))
+    x = np.arange(len(cover)) + 0.5 - 10
+    for edge, own in ((8, (x > 2) & (x < 14)), (30.5, (x > 24) & (x < 38))):
+        cover_own = cover[own] - cover[own].min()
+        centre = (cover_own * x[own]).sum() / cover_own.sum()
+        assert abs(centre - edge) < (0.25 if dashed else 0.01)
 
 
 def test_a_filled_pixel_is_the_pixel_that_the_label_names() -> None:
@@ -125,28 +138,40 @@ def test_visible_keypoints_are_full_hidden_ones_hollow_and_others_not_there() ->
     assert (canvas[10 + 100, 10 + 100] == SIDES[2]).all()
     around = canvas[10 + 60 - 4 : 10 + 60 + 5, 10 + 80 - 4 : 10 + 80 + 5].reshape(-1, 3)
     assert (around == SIDES[1]).all(axis=1).sum() >= 8
-    assert (canvas[10 + 20, 10 + 20] == 0).all()
+    assert (canvas[10 + 10 : 10 + 28, 10 + 10 : 10 + 28] == 0).all(), "a keypoint that is not labelled is not drawn"
     assert (canvas[10 + 60, 10 + 52] != 0).any() or (canvas[10 + 60, 10 + 56] != 0).any(), "the joint is drawn"
     assert (canvas[10 + 60, 10 + 80] == 0).all() or (canvas[10 + 60, 10 + 80] != SIDES[1]).any()
 
 
 def test_names_lie_beside_each_other() -> None:
-    """No two names overlap, whatever the number of objects; those that find no place are counted."""
-    things = [
-        Thing(k % 2, (x, y, x + 18, y + 14)) for k, (x, y) in enumerate((a, b) for a in range(0, 80, 10) for b in range(0, 80, 8))
-    ]
-    canvas = np.zeros((120, 120, 3), np.uint8)
-    placement = Placement((10, 10), (1.2, 1.2))
-    left_out = draw_labels(canvas, placement, instances(things), ["cat", "dog"], None, line_px=1.5, text_px=10)
-    plates = [text_mask(name, 10).shape for name in ("cat", "dog")]
-    area = min((w + 5) * h for h, w in plates)
-    assert 0 < left_out < len(things)
-    assert (len(things) - left_out) * area <= canvas.shape[0] * canvas.shape[1]
-    one = np.zeros((60, 60, 3), np.uint8)
-    assert (
-        draw_labels(one, Placement((10, 20), (1, 1)), instances(things[:1]), ["cat", "dog"], None, line_px=1.5, text_px=10) == 0
-    )
-    assert (one[:20] == class_colour(0)).all(axis=2).sum() > 50, "the name stands above its box"
+    """Every name that is drawn is seen whole, however crowded the picture; those that find no place are counted."""
+    corners_xy = [(x, y) for x in range(0, 100, 12) for y in range(0, 100, 9)]
+    boxes = np.array([(x, y, x + 20, y + 14) for x, y in corners_xy], float)
+    colours = [(1 + k, 255 - k, 3) for k in range(len(boxes))]
+    texts = ["cat" if k % 2 else "a dog" for k in range(len(boxes))]
+    canvas = np.zeros((120, 130, 3), np.uint8)
+    left_out = _draw_names(canvas, boxes, texts, colours, np.arange(len(boxes)), 10)
+    seen = 0
+    for text, colour in zip(texts, colours, strict=True):
+        ys, xs = np.nonzero((canvas == colour).all(axis=2))
+        if not len(ys):
+            continue
+        seen += 1
+        h, w = text_mask(text, 10).shape
+        assert (xs.max() + 1 - xs.min(), ys.max() + 1 - ys.min()) == (w + 5, h)
+        plate = canvas[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1]
+        others = [c for c in colours if c != colour]
+        assert not any((plate == other).all(axis=2).any() for other in others)
+    assert seen == len(boxes) - left_out
+    assert 5 < seen < len(boxes)
+
+
+def test_a_lone_name_stands_above_its_box() -> None:
+    """Outside the object, on a plate of the class's colour."""
+    canvas = np.zeros((60, 60, 3), np.uint8)
+    labels = instances([Thing(0, (0, 0, 18, 14))])
+    assert draw_labels(canvas, Placement((10, 20), (1, 1)), labels, ["cat"], None, line_px=1.5, text_px=10) == 0
+    assert (canvas[:19] == class_colour(0)).all(axis=2).sum() > 50
 
 
 def test_colours_are_stable_and_far_apart() -> None:

@@ -282,6 +282,21 @@ def test_a_damaged_store_is_compared_as_far_as_it_goes(source: Path) -> None:
     assert (verdict.changed, verdict.added, verdict.removed) == (["labels/a.txt"], [], [])
 
 
+def test_a_damaged_list_of_sources_is_a_fault_and_not_compared(source: Path) -> None:
+    """Both the digests of the label files and the list of problems are damaged: two faults, and the pictures are compared."""
+    out = converted(source)
+    data = bytearray(out.read_bytes())
+    for text in (b"labels/a.txt", b'{"skip":'):
+        assert text in data
+        data[bytes(data).find(text)] ^= 1
+    out.write_bytes(data)
+    (source / "labels/a.txt").write_text("0 0.5 0.5 0.25 0.26\n")
+    (source / "images/c.png").unlink()
+    verdict = verify(out, source=source)
+    assert [fault.detail.split(" must")[0] for fault in verdict.faults] == ["section label_file_names", "section problems"]
+    assert (verdict.changed, verdict.removed) == ([], ["images/c.png"])
+
+
 def test_a_source_of_another_kind_is_an_error_before_anything_is_looked_at(source: Path, tmp_path: Path) -> None:
     """The store knows what it was made from."""
     out = converted(source)
