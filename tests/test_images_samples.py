@@ -184,6 +184,15 @@ def test_a_heic_is_read_upright_where_its_package_is_installed(n: int) -> None:
     assert refused(data[: len(data) // 2]).reason == "truncated"
 
 
+def test_a_format_that_only_pillow_knows_is_read_within_the_limit() -> None:
+    """SGI: its size is known after Pillow has opened it, and before anything is decoded."""
+    data = kit.saved(RGB, "SGI")
+    assert np.array_equal(good(data).rgb, RGB)
+    assert probe_size(data) is None
+    assert refused(data, max_pixels=24 * 30 - 1).reason == "too-large"
+    assert refused(data[:-9]).reason in ("truncated", "unreadable")
+
+
 def test_a_jpeg_xl_is_read_where_its_package_is_installed() -> None:
     """EXIF does not turn it: the codestream says which way up, and its decoder heeds that (ISO/IEC 18181-2)."""
     pytest.importorskip("pillow_jxl")

@@ -12,7 +12,7 @@ from fastdata.orientation import found_orientation
 _FLOAT = {b"PF": "PFM", b"Pf": "PFM", b"#?": "Radiance HDR", b"\x76\x2f\x31\x01": "OpenEXR"}
 _OTHER = (b"qoif", b"\x01\xda", b"\x59\xa6\x6a\x95")  # QOI, SGI, Sun raster: what Pillow reads and knows by a magic number
 
-_SCAN_LIMIT = 500  # what libjpeg-turbo's own fuzzers stop at
+_SCAN_LIMIT = 500  # encoders write 10 to 20 scans; each costs a pass over all pixels, however few bytes it has
 
 
 def read_header(data: bytes, *, body: bool = True) -> Header:
@@ -75,7 +75,7 @@ def _jpeg(data: bytes, body: bool) -> Header:
     elif body:
         end, scans = jpeg_end(data, layout)
         if scans > _SCAN_LIMIT:
-            raise Unusable("unreadable", f"it has {scans} scans; encoders write 10 to 20, and each costs a pass over all pixels")
+            raise Unusable("unreadable", f"it has {scans} scans, the limit is {_SCAN_LIMIT}; encoders write 10 to 20")
         ends_early, tail_nbytes = ("there is no end mark", 0) if end is None else ("", len(data) - end)
     return Header(
         "jpeg",
