@@ -208,7 +208,9 @@ def render(description: dict[str, Any]) -> RenderableType:
     """Return what :func:`describe` found as tables for a terminal; nothing needs more than 60 columns."""
     from rich.console import Group
 
-    return Group(_facts(description), _split_table(description), _class_table(description))
+    more = len(description["classes"]) - TOP_CLASSES
+    rest = [f"and {more:,} more classes; --json has all of them"] if more > 0 else []
+    return Group(_facts(description), _split_table(description), _class_table(description), *rest)
 
 
 def _facts(d: dict[str, Any]) -> Table:
@@ -270,7 +272,7 @@ def _class_table(d: dict[str, Any]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("class", overflow="ellipsis", no_wrap=True, max_width=32)
     for name in ("objects", "share", "images"):
         table.add_column(name, justify="right")
@@ -278,8 +280,6 @@ def _class_table(d: dict[str, Any]) -> Table:
     for c in ranked[:TOP_CLASSES]:
         share = f"{100 * c['annotations'] / max(d['annotations'], 1):.1f} %"
         table.add_row(Text(c["name"]), f"{c['annotations']:,}", share, f"{c['images']:,}")
-    if len(ranked) > TOP_CLASSES:
-        table.caption = f"and {len(ranked) - TOP_CLASSES:,} more classes; --json has all of them"
     return table
 
 
