@@ -151,6 +151,20 @@ def test_a_damaged_record_is_an_error_at_its_first_read_and_the_others_stay_read
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["xyxy_px", "key_bytes", "inst_offsets", "rec_offset"])
+def test_a_damaged_section_is_an_error_at_its_first_use_and_the_others_stay_readable(out: Path, name: str) -> None:
+    """Opening does not read it; the message names it and its place, each time."""
+    file = out / "index.fastdata" if out.is_dir() else out
+    at = regions(file)[f"section {name}"][0]
+    flip(file, at + 3, 2)
+    with open_store(out) as store:
+        for _ in range(2):
+            with pytest.raises(StoreError, match=rf"^{re.escape(str(file))}:{at}: section {name} must have CRC32C"):
+                getattr(store.catalog, name)
+        assert store.catalog.entry_rect.shape == (7, 4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_missing_payload_file_is_named(out: Path) -> None:
     """Opening maps every file, so a lost one is noticed at once."""
     if out.is_file():
@@ -296,6 +310,16 @@ def test_header_and_end_mark_of_two_indices_are_refused(tmp_path: Path) -> None:
     assert len(first) == len(second)
     (out / "index.fastdata").write_bytes(second[:-64] + first[-64:])
     refused(out, "of one index")
+
+
+def test_an_index_in_the_middle_of_a_page_is_refused(tmp_path: Path) -> None:
+    """Sections are aligned to their file, so that they can be mapped."""
+    out = write_store(tmp_path / "s", pictures(3))
+    index = index_of(out)
+    (out / "index.fastdata").write_bytes(bytes(64) + index.encode(64))
+    refused(out, "the index must end the file")
+    (out / "index.fastdata").write_bytes(bytes(4096) + index.encode(4096))
+    read_everything(out)
 
 
 # What is no store at all
