@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from fastdata.problems import Problem
 from fastdata.sources.yolo_paths import Layout, is_below
 
+BESIDE, GIVEN = "beside the image", "given folder of labels"
+"""Two of the rules by which a label is found, as a decision names them."""
+
 _READ_NBYTES = 1 << 16
 
 
@@ -48,6 +51,7 @@ class Finder:
     """``options.labels``, "" where not given."""
     rules: dict[str, int] = field(default_factory=dict)
     """How many labels each rule found."""
+    _places: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     _texts: dict[str, dict[str, str]] = field(default_factory=dict)
     _notes: dict[tuple[str, str], _Tally] = field(default_factory=dict)
     _both: list[Problem] = field(default_factory=list)
@@ -55,47 +59,62 @@ class Finder:
 
     def places(self, path: str) -> list[tuple[str, str]]:
         """Return where the label of an image may lie, best first: (path, rule)."""
-        layout = self.layout
-        stem = os.path.splitext(path)[0]
-        cut = stem.rfind("/images/")
-        found: list[tuple[str, str]] = []
-        if self.labels_root:
-            tops = [top for top in (layout.images_root, layout.root) if top and is_below(path, top)]
-            found += [(f"{self.labels_root}/{stem[len(top) :].lstrip('/')}.txt", "given folder of labels") for top in tops[:1]]
-            if cut >= 0:
-                found.append((f"{self.labels_root}/{stem[cut + 8 :]}.txt", "given folder of labels"))
-            return found or [(f"{self.labels_root}/{os.path.basename(stem)}.txt", "given folder of labels")]
-        if layout.images_root and is_below(path, layout.images_root):
-            rest = stem[len(layout.images_root) :].lstrip("/")
-            found.append((f"{layout.root}/labels/{rest}.txt", "labels of the root"))
-        if cut >= 0:
-            found.append((f"{stem[:cut]}/labels/{stem[cut + 8 :]}.txt", "images to labels"))
-        found.append((f"{stem}.txt", "beside the image"))
-        return found
+        folder, _, name = path.rpartition("/")
+        text = os.path.splitext(name)[0] + ".txt"
+        return [(f"{place}/{text}", rule) for place, rule in self._label_folders(folder)]
 
     def find(self, path: str, key: str) -> Label | None:
         """Return the label file of an image, ``None`` where there is none."""
-        places = self.places(path)
+        folder, _, name = path.rpartition("/")
+        text = os.path.splitext(name)[0] + ".txt"
+        places = self._label_folders(folder)
         for at, (place, rule) in enumerate(places):
-            found = place
-            data = read_small(place)
+            found = f"{place}/{text}"
+            data = read_small(found)
             if data is None:
-                folder, _, name = place.rpartition("/")
-                found = f"{folder}/{other}" if (other := self._in(folder).get(name)) else place
-                data = read_small(found) if found != place else None
-            if data is None:
-                continue
-            self.rules[rule] = self.rules.get(rule, 0) + 1
-            self._folders.add(found.rpartition("/")[0])
-            if found != place:
+                other = self._in(place).get(text, text)
+                if other == text:
+                    continue
+                found = f"{place}/{other}"
+                data = read_small(found)
+                if data is None:
+                    continue
                 self._note("label-case", found)
-            if rule == "beside the image":
+            self.rules[rule] = self.rules.get(rule, 0) + 1
+            self._folders.add(place)
+            if rule == BESIDE:
                 if at:
                     self._note("label-beside", found)
-            elif places[-1][1] == "beside the image":
-                self._look_beside(places[-1][0], found, key)
+            elif places[-1][1] == BESIDE and (beside := self._in(folder).get(text)) and f"{folder}/{beside}" != found:
+                detail = f"not read: {self.layout.key(found)} comes first; remove one of the two"
+                self._both.append(Problem(self.layout.key(f"{folder}/{beside}"), "label-beside", "noted", detail, image=key))
             return Label(found, data)
         return None
+
+    def _label_folders(self, folder: str) -> list[tuple[str, str]]:
+        """Return the folders that the labels of a folder's images may lie in, best first: (folder, rule)."""
+        known = self._places.get(folder)
+        if known is None:
+            known = self._places[folder] = self._work_out(folder)
+        return known
+
+    def _work_out(self, folder: str) -> list[tuple[str, str]]:
+        layout = self.layout
+        head, images, tail = f"{folder}/".rpartition("/images/")
+        found: list[tuple[str, str]] = []
+        if self.labels_root:
+            top = next((top for top in (layout.images_root, layout.root) if top and is_below(folder, top)), None)
+            if top is not None:
+                found.append((_join(self.labels_root, folder[len(top) :]), GIVEN))
+            if images:
+                found.append((_join(self.labels_root, tail), GIVEN))
+            return found or [(self.labels_root, GIVEN)]
+        if layout.images_root and is_below(folder, layout.images_root):
+            found.append((_join(f"{layout.root}/labels", folder[len(layout.images_root) :]), "labels of the root"))
+        if images:
+            found.append((_join(f"{head}/labels", tail), "images to labels"))
+        found.append((folder, BESIDE))
+        return found
 
     def notes(self) -> list[Problem]:
         """Return, once, the notes on what was found since the last call."""
@@ -138,15 +157,6 @@ class Finder:
                     return self.layout.key(path)
         return None
 
-    def _look_beside(self, place: str, read: str, key: str) -> None:
-        folder, _, name = place.rpartition("/")
-        other = self._in(folder).get(name)
-        if other is None or f"{folder}/{other}" == read:
-            return
-        layout = self.layout
-        detail = f"not read: {layout.key(read)} comes first; remove one of the two"
-        self._both.append(Problem(layout.key(f"{folder}/{other}"), "label-beside", "noted", detail, image=key))
-
     def _note(self, kind: str, path: str) -> None:
         folder = self.layout.key(path.rpartition("/")[0])
         self._notes.setdefault((kind, folder), _Tally(self.layout.key(path))).count += 1
@@ -165,6 +175,11 @@ class Finder:
                 if suffix.lower() == ".txt":
                     texts[stem + ".txt"] = name
         return texts
+
+
+def _join(folder: str, rest: str) -> str:
+    rest = rest.strip("/")
+    return f"{folder}/{rest}" if rest else folder
 
 
 def read_small(path: str) -> bytes | None:
