@@ -105,10 +105,56 @@ def fresh(kind: str, dataset: Path, folder: Path, workers: int) -> dict[str, flo
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def disk_mb_per_s(folder: Path, nbytes: int) -> float:
+    """Return what the disk takes: one file in pieces of 1 MiB, until fsync returns."""
+    piece = os.urandom(1 << 20)
+    path = folder / "plain.bin"
+    began = time.perf_counter()
+    with open(path, "wb", buffering=0) as out:
+        for _ in range(max(1, nbytes >> 20)):
+            out.write(piece)
+        os.fsync(out.fileno())
+    seconds = time.perf_counter() - began
+    path.unlink()
+    return nbytes / seconds / 1e6
+
+
+def against_disk(args: argparse.Namespace, dataset: Path) -> list[dict[str, object]]:
+    """Convert to a disk and compare the rate with that of writing as many bytes and nothing else."""
+    args.disk.mkdir(parents=True, exist_ok=True)
+    nbytes = args.images * 640 * 480 * 3
+    rows = []
+    for kind in ("shards", "lmdb"):
+        rates, plain = [], []
+        for _ in range(args.repeats):
+            plain.append(disk_mb_per_s(args.disk, nbytes))
+            figures = fresh(kind, dataset, args.disk, args.workers)
+            rates.append(nbytes / figures["wall_s"] / 1e6)
+        ratio = statistics.median(rates) / statistics.median(plain)
+        print(f"{kind:8} {statistics.median(rates):6.0f} MB/s to a disk that takes {statistics.median(plain):.0f} MB/s: {ratio:.2f}")
+        rows.append(
+            record.row(
+                "convert",
+                f"{kind}: wall time of a whole conversion to disk, as a rate of payload",
+                rates,
+                "MB/s",
+                packages=PACKAGES,
+                ratio=round(ratio, 3),
+                against="writing as many bytes to one file and fsync, same disk, same run",
+                images=args.images,
+                workers=args.workers,
+                disk_mb_per_s=round(statistics.median(plain), 1),
+            )
+        )
+    shutil.rmtree(args.disk)
+    return rows
+
+
 def main() -> None:
     """Measure, print a table, append the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm/fastdata-bench"))
+    parser.add_argument("--disk", type=Path, help="also convert to a folder on a real disk")
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--small", type=int, default=400, help="the small set, whose time is taken off as start-up")
     parser.add_argument("--repeats", type=int, default=3)
@@ -169,6 +215,8 @@ def main() -> None:
                 peak_worker_mb=round(median["peak_worker_mb"], 1),
             )
         )
+    if args.disk:
+        rows += against_disk(args, sets[args.images])
     if not args.dry:
         print(record.append("convert", rows))
     shutil.rmtree(args.folder, ignore_errors=True)
