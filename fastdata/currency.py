@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.checksum import crc32c
-from fastdata.conversion.report import parse
+from fastdata.conversion.report import kept_in
 from fastdata.errors import DataError, UsageError
 from fastdata.images import Refused, decode_image
 from fastdata.pixels import encode, fitted_size, is_original_jpeg, resize
@@ -104,8 +104,7 @@ def _compare_labels(store: Store, scan: Scan, out: Changes) -> None:
 
 def _left_out(store: Store) -> set[str]:
     """Return the keys of the pictures that the conversion did not store."""
-    lines = store.catalog.column("problems").tobytes().splitlines()
-    return {row["file"] for kind, row in parse(lines) if kind == "skip"}
+    return {row["file"] for kind, row in kept_in(store.catalog) if kind == "skip"}
 
 
 def _compare_pictures(store: Store, scan: Scan, left_out: set[str], mapper: Mapper, out: Changes) -> None:

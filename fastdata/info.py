@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.conversion.estimate import gigabytes
-from fastdata.conversion.report import parse
 from fastdata.labels import CROWD, DIFFICULT, KIND_NAMES, POLYGON, TRUNCATED
 from fastdata.store.format import ENCODINGS, VERSION
 
@@ -100,11 +99,6 @@ def describe(store: Store) -> dict[str, Any]:
 def _json(value: Any) -> Any:
     """Return lists for tuples and plain dicts for mappings, as reading the JSON would."""
     return json.loads(json.dumps(value, default=dict))
-
-
-def problem_rows(store: Store) -> list[dict[str, Any]]:
-    """Return what the conversion skipped or changed, row by row, as in its report; skipped images have a ``reason``."""
-    return [row for _, row in parse(store.catalog.column("problems").tobytes().splitlines())]
 
 
 # Counting
@@ -281,20 +275,3 @@ def _class_table(d: dict[str, Any]) -> Table:
         share = f"{100 * c['annotations'] / max(d['annotations'], 1):.1f} %"
         table.add_row(Text(c["name"]), f"{c['annotations']:,}", share, f"{c['images']:,}")
     return table
-
-
-def render_problems(rows: list[dict[str, Any]]) -> RenderableType:
-    """Return the rows of :func:`problem_rows` for a terminal, one line each where it is wide enough."""
-    from rich.console import Group
-    from rich.text import Text
-
-    if not rows:
-        return Text("the conversion skipped and changed nothing")
-    lines = []
-    for row in rows:
-        places = [f":{row['line']}" if "line" in row else ""]
-        places += [f" {name.replace('_', ' ')} {row[name]}" for name in ("annotation_id", "object") if name in row]
-        what = f"skipped, {row['reason']}" if "reason" in row else f"{row['kind']}, {row['action']}"
-        line = Text(row["file"] + "".join(places), style="bold").append(f": {what}", style="yellow")
-        lines.append(line.append(f": {row['detail']}" if row.get("detail") else "", style="default"))
-    return Group(*lines)
