@@ -28,6 +28,7 @@ from fastdata.labels import Instances
 from fastdata.store.format import DAMAGED, ENCODINGS, Manifest, PayloadFile
 from fastdata.store.index import Index, MappedFile, index_path
 
+ROWS_AT_ONCE = 1 << 16
 U8 = npt.NDArray[np.uint8]
 
 
@@ -177,16 +178,16 @@ class Store:
         order = np.lexsort((c.rec_offset, c.rec_file))
         edges = np.searchsorted(c.rec_file[order], np.arange(len(self._files) + 1)).tolist()
         for number, (file, info) in enumerate(zip(self._files, self.manifest.files, strict=True)):
-            crc, at = 0, 0
-            records = order[edges[number] : edges[number + 1]]
-            starts, sizes = c.rec_offset[records].tolist(), c.rec_nbytes[records].tolist()
-            for start, nbytes in zip([*starts, info.payload_nbytes], [*sizes, 0], strict=True):
-                if not at <= start <= start + nbytes <= info.payload_nbytes:
-                    raise StoreError(
-                        f"{file.path}:{at}: the next record must lie from here to {info.payload_nbytes}, got {start} + {nbytes}"
-                    )
-                crc = crc32c(file.data[at:start], crc)
-                at = start + nbytes
+            crc, at, end = 0, 0, info.payload_nbytes
+            for first in range(edges[number], edges[number + 1], ROWS_AT_ONCE):
+                rows = order[first : min(first + ROWS_AT_ONCE, edges[number + 1])]
+                for start, nbytes in zip(c.rec_offset[rows].tolist(), c.rec_nbytes[rows].tolist(), strict=True):
+                    if not at <= start <= start + nbytes <= end:
+                        place = f"{file.path}:{at}: the next record"
+                        raise StoreError(f"{place} must lie from here to {end}, got {start} + {nbytes}")
+                    crc = crc32c(file.data[at:start], crc)
+                    at = start + nbytes
+            crc = crc32c(file.data[at:end], crc)
             if crc != info.gap_crc:
                 raise StoreError(
                     f"{file.path}:0: all but the records must have CRC32C {info.gap_crc:08x}, got {crc:08x}; {DAMAGED}"
