@@ -11,8 +11,8 @@ the others stay. Whether a box makes sense inside its picture (NaN, size, border
 
 Invariant: for every file, rows found = rows kept + rows dropped; blank lines and comments are no rows.
 
-Files without any oddity take a short way (:func:`_read_plain`), all others the long one (:func:`_read_odd`). Both give the same
-result wherever the short one answers; it skips only checks whose outcome it knows.
+Files without any oddity are read together (:func:`_read_clean`), every other one row by row (:func:`_read_odd`). Where both can
+answer they give the same; the short way leaves out only what has no outcome for a clean file.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ import numpy.typing as npt
 
 from fastdata.labels import BOX, OBB, POLYGON, Rows
 from fastdata.problems import Problem
+from fastdata.sources.yolo_numbers import read_numbers
+
+Bools = npt.NDArray[np.bool_]
 
 BOX_COLUMNS = 5
 MIN_OUTLINE_COLUMNS = 7
@@ -37,7 +40,10 @@ PIXEL_LIMIT = 2.0
 """A fraction that leaves the picture is rarely beyond 2; where most numbers of a file are, they are no fractions."""
 
 _PLAIN = b"0123456789.+-eE \t\r\n"
-"""Bytes of a file that needs no second look. Whatever :func:`float` takes of these is a finite number or an overflow."""
+"""Bytes of a clean file. Of tokens made of these, :func:`float` takes what :data:`_NUMBER` takes, and none is NaN."""
+
+_ODD_FACTOR = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth, TAOCP 3, 6.4); its powers are odd too."""
 
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE)
 """What :func:`float` takes, without underscores and without digits of other scripts."""
@@ -91,15 +97,24 @@ class Block:
 
 
 @dataclass(slots=True)
-class _File:
-    """One file: its kept rows. Numbers lie flat, class first in each row: few long-lived objects for the collector to visit."""
+class _Flat:
+    """n kept rows of several files; the numbers of each row follow one another, class first."""
 
-    lines: list[int] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)
-    """Columns of each row."""
-    values: list[float] = field(default_factory=list)
-    dropped: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    file: npt.NDArray[np.int64]
+    """(n,) index of the file."""
+    line: npt.NDArray[np.int64]
+    """(n,) from 1."""
+    width: npt.NDArray[np.int64]
+    """(n,) columns."""
+    values: npt.NDArray[np.float64]
+    """(sum of width,)"""
+
+    def take(self, at: npt.NDArray[np.intp]) -> _Flat:
+        """Return the rows of these numbers in this order."""
+        width = self.width[at]
+        first, first_before = np.cumsum(width) - width, (np.cumsum(self.width) - self.width)[at]
+        values = self.values[np.arange(int(width.sum())) + np.repeat(first_before - first, width)]
+        return _Flat(self.file[at], self.line[at], width, values)
 
 
 def parse(files: Sequence[tuple[str, bytes]], rule: RowRule, *, odd: bool = False) -> Block:
@@ -110,46 +125,112 @@ def parse(files: Sequence[tuple[str, bytes]], rule: RowRule, *, odd: bool = Fals
         rule: What the columns mean.
         odd: Send every file the long way (for the proof that both ways agree).
     """
-    known = rule.known()
-    read: list[_File] = []
-    for name, data in files:
-        one = None if odd else _read_plain(data, rule, known)
-        read.append(_read_odd(name, data, rule, known) if one is None else one)
+    k = len(files)
+    flat, is_clean = _read_clean([data for _, data in files], rule, np.full(k, not odd))
+    dropped = np.zeros(k, np.int64)
+    problems: list[tuple[int, Problem]] = []
+    rest = np.flatnonzero(~is_clean).tolist()
+    if rest:
+        known = rule.known()
+        rows = [_read_odd(*files[i], rule, known) for i in rest]
+        for i, one in zip(rest, rows, strict=True):
+            dropped[i] = one.dropped
+            problems += ((i, problem) for problem in one.problems)
+        flat = _merged(flat, rest, rows)
 
-    file = np.repeat(np.arange(len(read)), np.fromiter((len(f.lines) for f in read), np.int64, len(read)))
-    lengths = np.fromiter(chain.from_iterable(f.widths for f in read), np.int64, len(file))
-    values = np.fromiter(chain.from_iterable(f.values for f in read), np.float64, int(lengths.sum()))
-    rows = _as_rows(values, lengths, rule)
-    rows.where = np.fromiter(chain.from_iterable(f.lines for f in read), np.int64, len(file))
-
-    problems = [(i, problem) for i, f in enumerate(read) for problem in f.problems]
-    notes = _notes(rows, file, values, lengths, rule, [name for name, _ in files])
+    published = _as_rows(flat.values, flat.width, rule)
+    published.where = flat.line
+    notes = _notes(published, flat, rule, [name for name, _ in files])
     if notes:
         problems = sorted(problems + notes, key=lambda item: item[0])  # stable: notes stay behind the file's own problems
-    dropped = np.fromiter((f.dropped for f in read), np.int64, len(read))
-    return Block(rows, file, np.bincount(file, minlength=len(read)) + dropped, dropped, problems)
+    return Block(published, flat.file, np.bincount(flat.file, minlength=k) + dropped, dropped, problems)
 
 
-def _read_plain(data: bytes, rule: RowRule, known: frozenset[int]) -> _File | None:
-    """Read a file in which nothing is odd; ``None`` where something is, or might be."""
-    if data.translate(None, _PLAIN):
-        return None
-    columns = [line.split() for line in data.splitlines()]
-    lines = [number for number, row in enumerate(columns, 1) if row]
-    try:
-        rows = [tuple(map(float, row)) for row in columns if row]
-    except ValueError:
-        return None
+def _read_clean(data: Sequence[bytes], rule: RowRule, wanted: Bools) -> tuple[_Flat, Bools]:
+    """Read the wanted files in which nothing is odd: their rows, and (k,) which files these are."""
+    plain = np.array([i for i in np.flatnonzero(wanted).tolist() if not data[i].translate(None, _PLAIN)], np.int64)
+    text = b"".join(data[i] + b"\n" for i in plain.tolist())
+    first_byte = np.cumsum([0, *(len(data[i]) + 1 for i in plain.tolist())])
+    starts, values, refused = read_numbers(text)
+    file = np.repeat(np.arange(len(plain)), np.diff(np.searchsorted(starts, first_byte)))
+
+    # A file ends with a line end of ours, so no line reaches into the next one; lines of a file count from its first byte.
+    byte = np.frombuffer(text + b" ", np.uint8)
+    line_ends = np.cumsum((byte[:-1] == 10) | ((byte[:-1] == 13) & (byte[1:] != 10)))
+    line = line_ends[starts]
+    row = np.flatnonzero(np.diff(line, prepend=-1))  # number of the first token of each row
+    lines_before = np.concatenate([[0], line_ends])[first_byte[:-1]]
+    flat = _Flat(file[row], line[row] - lines_before[file[row]] + 1, np.diff(row, append=len(line)), values)
+
     if rule.single_cls:
-        rows = [(0.0, *row[1:]) for row in rows]
-    widths = list(map(len, rows))
-    if any(width != BOX_COLUMNS and _column_fault(width, rule) for width in set(widths)):
-        return None
-    if not known.issuperset([row[0] for row in rows]):  # 1.0 is in it, 1.5 is not
-        return None
-    if len(set(rows)) != len(rows):
-        return None
-    return _File(lines, widths, list(chain.from_iterable(rows)))
+        values[row] = 0.0
+    is_odd = np.zeros(len(plain), np.bool_)
+    is_odd[file[refused]] = True
+    is_odd[flat.file[~(_is_width(flat.width, rule) & _is_class(values[row], rule))]] = True
+    is_odd[_may_hold_copies(flat, row)] = True
+    good = _Flat(plain[flat.file], flat.line, flat.width, values)
+    if is_odd.any():
+        good = good.take(np.flatnonzero(~is_odd[flat.file]))
+    is_clean = np.zeros(len(data), np.bool_)
+    is_clean[plain[~is_odd]] = True
+    return good, is_clean
+
+
+def _is_width(width: npt.NDArray[np.int64], rule: RowRule) -> Bools:
+    """Tell which numbers of columns :func:`_column_fault` lets through."""
+    if rule.keypoints:
+        return np.isin(width, (BOX_COLUMNS, rule.pose_columns))
+    found: Bools = (width == BOX_COLUMNS) | ((width >= MIN_OUTLINE_COLUMNS) & (width % 2 == 1))
+    return found
+
+
+def _is_class(value: npt.NDArray[np.float64], rule: RowRule) -> Bools:
+    """Tell which numbers :func:`_class_fault` lets through; 1.0 is one, 1.5 is not."""
+    if rule.ids is None:
+        found: Bools = (value >= 0) & (value < rule.classes) & (value == np.floor(value))
+    else:
+        ids = np.array(rule.ids, np.float64)
+        found = ids[np.minimum(np.searchsorted(ids, value), len(ids) - 1)] == value
+    return found
+
+
+def _may_hold_copies(flat: _Flat, row: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    """Return the files in which two rows may be equal.
+
+    Rows are told apart by a sum over the bits of their numbers, each times an odd constant of its column. Arithmetic modulo
+    2**64 has no rounding, so equal rows have equal sums; a rare pair of others costs the file the long way and nothing else.
+    """
+    if len(row) == 0:
+        return np.zeros(0, np.int64)
+    column = np.arange(len(flat.values)) - np.repeat(row, flat.width)
+    factor = np.cumprod(np.full(int(flat.width.max()), _ODD_FACTOR, np.uint64))
+    mark = np.add.reduceat((flat.values + 0.0).view(np.uint64) * factor[column], row)  # + 0.0: -0 equals 0
+    order = np.lexsort((mark, flat.file))
+    mark, file = mark[order], flat.file[order]
+    again: npt.NDArray[np.int64] = file[1:][(mark[1:] == mark[:-1]) & (file[1:] == file[:-1])]
+    return again
+
+
+@dataclass(slots=True)
+class _File:
+    """One file that was read row by row."""
+
+    lines: list[int] = field(default_factory=list)
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+    dropped: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _merged(clean: _Flat, at: list[int], files: list[_File]) -> _Flat:
+    """Return clean rows and those of the files numbered ``at``, in the order of the files."""
+    rows = [row for one in files for row in one.rows]
+    both = _Flat(
+        np.concatenate([clean.file, np.repeat(np.array(at, np.int64), [len(one.rows) for one in files])]),
+        np.concatenate([clean.line, np.array([line for one in files for line in one.lines], np.int64)]),
+        np.concatenate([clean.width, np.array([len(row) for row in rows], np.int64)]),
+        np.concatenate([clean.values, np.array(list(chain.from_iterable(rows)), np.float64)]),
+    )
+    return both.take(np.argsort(both.file, kind="stable"))
 
 
 def _read_odd(name: str, data: bytes, rule: RowRule, known: frozenset[int]) -> _File:
@@ -181,8 +262,7 @@ def _read_odd(name: str, data: bytes, rule: RowRule, known: frozenset[int]) -> _
             continue
         first[row] = number
         file.lines.append(number)
-        file.widths.append(len(row))
-        file.values += row
+        file.rows.append(row)
     if comments:
         rest = f" and {len(comments) - 1} more" if len(comments) > 1 else ""
         file.problems.append(Problem(name, "comment", "noted", f"comment lines are passed over: {comments[0]}{rest}"))
@@ -308,16 +388,10 @@ def _as_rows(values: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], ru
     )
 
 
-def _notes(
-    rows: Rows,
-    file: npt.NDArray[np.int64],
-    values: npt.NDArray[np.float64],
-    lengths: npt.NDArray[np.int64],
-    rule: RowRule,
-    names: Sequence[str],
-) -> list[tuple[int, Problem]]:
+def _notes(rows: Rows, flat: _Flat, rule: RowRule, names: Sequence[str]) -> list[tuple[int, Problem]]:
     """Return what is worth saying about whole files: kinds that stand side by side, numbers that look like pixels."""
     k = len(names)
+    file, values = flat.file, flat.values
     boxes = np.bincount(file[rows.kind == BOX], minlength=k)
     outlines = np.bincount(file, minlength=k) - boxes
     notes = []
@@ -326,12 +400,12 @@ def _notes(
         notes.append((i, Problem(names[i], "mixed-kinds", "noted", detail)))
 
     is_coordinate = np.ones(len(values), np.bool_)
-    starts = np.cumsum(lengths) - lengths
+    starts = np.cumsum(flat.width) - flat.width
     is_coordinate[starts] = False
     if rule.keypoints and rule.keypoint_dims == 3:
-        at = starts[lengths == rule.pose_columns]
+        at = starts[flat.width == rule.pose_columns]
         is_coordinate[at[:, None] + np.arange(BOX_COLUMNS + 2, rule.pose_columns, 3)] = False
-    of = np.repeat(file, lengths)
+    of = np.repeat(file, flat.width)
     large = np.bincount(of[is_coordinate & (values > PIXEL_LIMIT)], minlength=k)
     for i in np.flatnonzero(large * 2 > np.bincount(of[is_coordinate], minlength=k)).tolist():
         detail = f"coordinates must be fractions of the picture, got {large[i]} numbers above {PIXEL_LIMIT:g}"

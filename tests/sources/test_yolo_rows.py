@@ -282,9 +282,9 @@ def test_problems_stand_in_the_order_of_files_and_lines() -> None:
 # Both ways
 
 TOKEN = st.sampled_from(
-    "0 1 2 3 7 -1 -0 1.0 1.5 0.5 .5 5. +0.25 1e-1 2E-1 1e999 nan inf 0,5 abc 1_0 # 0.5# １ -- 1-2 . 2.5 30 30.5 00.5".split()
+    "0 1 2 3 7 -1 -0 1.0 1.5 0.5 .5 5. +0.25 1e-1 2E-1 1e999 nan inf 0,5 abc 1_0 # 0.5# １ -- 1-2 . 2.5 30 30.5 00.5 1..2".split()
 )
-GOOD = st.sampled_from("0 1 2 7 1.0 0.5 .5 5. +0.25 1e-1 2E-1 -0.1 2.5 30".split())
+GOOD = st.sampled_from("0 1 2 7 1.0 0.5 .5 5. +0.25 1e-1 2E-1 -0.1 2.5 30 0.47949200000000003 -0 0.50000".split())
 WIDTH = st.sampled_from([1, 4, 5, 5, 5, 6, 7, 8, 9, 11])
 ROW = st.one_of(
     WIDTH.flatmap(lambda n: st.lists(GOOD, min_size=n, max_size=n)),
