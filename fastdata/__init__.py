@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastdata.catalog import Catalog as Catalog
     from fastdata.conversion.run import convert as convert
+    from fastdata.creation import create as create
     from fastdata.errors import DataError as DataError
     from fastdata.errors import FastdataError as FastdataError
     from fastdata.errors import MissingExtra as MissingExtra
     from fastdata.errors import StoreError as StoreError
     from fastdata.errors import UsageError as UsageError
-    from fastdata.creation import create as create
     from fastdata.store.read import Store as Store
     from fastdata.store.read import open_store as open_store
     from fastdata.verification import verify as verify
