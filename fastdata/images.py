@@ -82,7 +82,7 @@ def decode_image(
         max_pixels: Refuse a picture of more pixels, from its header, before anything is allocated.
         jpeg: What decodes JPEGs. All give the same pixels: ``simplejpeg`` and ``turbojpeg`` (optional) are libjpeg-turbo, and
             before ``opencv`` libjpeg-turbo looks for early ends, which OpenCV passes over (twice the work).
-        allow_truncated: Keep a picture that ends early, with a ``decoder`` note; what is missing is gray or black.
+        allow_truncated: Keep a picture that ends early, with a ``truncated-kept`` note; what is missing is gray or black.
 
     Returns:
         The picture, or the reason. Threads may call this at the same time; no decoder setting is left changed.
@@ -160,5 +160,5 @@ def _decode_other(data: bytes, header: Header, max_pixels: int, allow_truncated:
                 return pixels, (("decoder", f"OpenCV; {err.detail}"),)
         raise
     if incomplete:
-        return pixels, (("decoder", f"truncated: {incomplete}"),)
+        return pixels, (("truncated-kept", f"{incomplete}"),)
     return pixels, () if pillow_first else (("decoder", "Pillow; OpenCV could not read it"),)

@@ -9,6 +9,8 @@ Ragged outlines are flat arrays with offsets: instance i owns parts ``part_offse
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -132,7 +134,39 @@ class Instances:
             keypoints_px=np.zeros((0, keypoints, 3), np.float32),
         )
 
+    def __reduce__(self) -> tuple[Callable[[bytes, int, int, int, int], Instances], tuple[bytes, int, int, int, int]]:
+        """Travel as one string of bytes: ten small arrays cost a process boundary more than all else about a picture."""
+        packed = b"".join(getattr(self, name).astype(dtype, copy=False).tobytes() for name, dtype, _ in _PACKED)
+        counts = (len(self.cls), len(self.point_offsets) - 1, len(self.points_px), self.keypoints_px.shape[1])
+        return _unpacked, (packed, *counts)
+
     def parts(self, i: int) -> list[npt.NDArray[np.float32]]:
         """Return the outline of instance ``i`` as a list of (v, 2) rings."""
         first, last = int(self.part_offsets[i]), int(self.part_offsets[i + 1])
         return [self.points_px[self.point_offsets[p] : self.point_offsets[p + 1]] for p in range(first, last)]
+
+
+_PACKED: tuple[tuple[str, str, Callable[[int, int, int, int], tuple[int, ...]]], ...] = (
+    ("original_id", "<i8", lambda n, p, v, k: (n,)),
+    ("part_offsets", "<i8", lambda n, p, v, k: (n + 1,)),
+    ("point_offsets", "<i8", lambda n, p, v, k: (p + 1,)),
+    ("cls", "<i4", lambda n, p, v, k: (n,)),
+    ("xyxy_px", "<f4", lambda n, p, v, k: (n, 4)),
+    ("area_px", "<f4", lambda n, p, v, k: (n,)),
+    ("points_px", "<f4", lambda n, p, v, k: (v, 2)),
+    ("keypoints_px", "<f4", lambda n, p, v, k: (n, k, 3)),
+    ("kind", "|u1", lambda n, p, v, k: (n,)),
+    ("flags", "|u1", lambda n, p, v, k: (n,)),
+)
+"""Order of the arrays when they travel: wide elements first, so that all are aligned."""
+
+
+def _unpacked(packed: bytes, n: int, p: int, v: int, k: int) -> Instances:
+    """Return the instances that were packed; their arrays are read-only."""
+    at, arrays = 0, {}
+    for name, dtype, shape_of in _PACKED:
+        shape = shape_of(n, p, v, k)
+        count = math.prod(shape)
+        arrays[name] = np.frombuffer(packed, dtype, count, at).reshape(shape)
+        at += count * int(dtype[-1])
+    return Instances(**arrays)

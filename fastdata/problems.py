@@ -23,7 +23,8 @@ FAULTS = (
 
 NOTES = (
     "no-label", "label-beside", "label-case", "list-base", "mixed-kinds", "comment", "tail-bytes", "text-number", "no-size",
-    "zero-based", "confidence-column", "pixel-coordinates", "decoder", "animated", "unused-label-file", "missing-split",
+    "zero-based", "confidence-column", "pixel-coordinates", "decoder", "animated", "truncated-kept", "unused-label-file",
+    "missing-split",
 )  # fmt: skip
 """Kinds that change nothing and are only worth knowing; they never stop a run."""
 

@@ -103,6 +103,11 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
     Skips the judging of rows whose outcome is known: everything finite and inside, every side and every ring's area above its
     limit. Most images of most datasets are like that, and judging them row by row costs ten times as much.
     """
+    h, w = size_hw
+    if rows.part_offsets[-1] == 0 and rows.has_box.all() and not rows.kind.any():  # boxes alone
+        cut = boxes.clip_xyxy(xyxy, size_hw)
+        whole = (np.abs(cut - xyxy) <= DUST_PX).all() and (cut[:, 2:] - cut[:, :2] >= _smallest_side(size_hw)).all()
+        return cut if whole else None  # NaN compares false
     if (rows.kind == MASK).any() or ((rows.kind == BOX) != (np.diff(rows.part_offsets) == 0)).any():
         return None
     sizes = np.diff(rows.point_offsets)
@@ -110,7 +115,6 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
         return None
     box = xyxy
     if len(points):
-        h, w = size_hw
         if not ((points >= 0) & (points <= np.array([w, h], np.float64))).all():  # NaN compares false
             return None
         nxt = np.arange(1, len(points) + 1)
@@ -131,7 +135,6 @@ def _boxes_if_clean(rows: Rows, xyxy: boxes.F64, points: boxes.F64, size_hw: tup
         box = xyxy.copy()
         box[outlined, :2] = np.minimum.reduceat(padded, cuts)[::2]
         box[outlined, 2:] = np.maximum.reduceat(padded, cuts)[::2]
-    h, w = size_hw
     if not ((box >= 0) & (box <= np.array([w, h, w, h], np.float64))).all():
         return None
     return box if (box[:, 2:] - box[:, :2] >= _smallest_side(size_hw)).all() else None
@@ -314,9 +317,9 @@ def _settle_keypoints(
     rows: Rows, at: npt.NDArray[np.int64], scale: boxes.F64, size_hw: tuple[int, int], problems: Reports
 ) -> npt.NDArray[np.float32]:
     """Return (n, K, 3): points outside the picture become invisible, points on its border are kept."""
+    if rows.keypoints.shape[1] == 0:
+        return np.zeros((len(at), 0, 3), np.float32)
     k = rows.keypoints[at].copy()
-    if k.shape[1] == 0:
-        return k.astype(np.float32)
     h, w = size_hw
     limit = np.array([w, h], np.float64)
     with np.errstate(over="ignore"):

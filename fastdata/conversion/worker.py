@@ -94,7 +94,8 @@ def process(setup: Setup, table: RowTable, job: Job, buffer: npt.NDArray[np.uint
         OSError: Out of file descriptors or memory: not the picture's fault, so the run must stop.
     """
     try:
-        data = Path(job.path).read_bytes()
+        with open(job.path, "rb", buffering=0) as file:
+            data = file.readall()
     except OSError as err:
         return Done(job.index, skip=_unreadable(job, err))
     picture = decode_image(data, max_pixels=setup.max_pixels, jpeg=setup.decoder, allow_truncated=setup.allow_truncated)

@@ -112,7 +112,7 @@ def _early_end(
         if whole.pixels is not None and not whole.complaint:
             return whole.pixels, (("decoder", "the end mark is missing, every pixel is there"),)
     if allow_truncated and attempt.pixels is not None:
-        return attempt.pixels, (("decoder", f"truncated: {attempt.complaint}"),)
+        return attempt.pixels, (("truncated-kept", f"{attempt.complaint}"),)
     raise Unusable("truncated", f"libjpeg-turbo: {attempt.complaint}")
 
 

@@ -166,7 +166,7 @@ def test_warnings_of_turbojpeg_become_the_same_reasons(turbojpeg: Any) -> None:
     assert refused(PROGRESSIVE[:-300], jpeg="turbojpeg") == Refused("truncated", "libjpeg-turbo: Premature end of JPEG file")
     turbojpeg.complaint = "Corrupt JPEG data: premature end of data segment"
     assert refused(JPEG, jpeg="turbojpeg").reason == "truncated"
-    assert good(JPEG, jpeg="turbojpeg", allow_truncated=True).notes[0][0] == "decoder"
+    assert good(JPEG, jpeg="turbojpeg", allow_truncated=True).notes[0][0] == "truncated-kept"
     turbojpeg.complaint = "Corrupt JPEG data: 3 extraneous bytes before marker 0xd9"
     assert good(JPEG, jpeg="turbojpeg").notes == (("decoder", f"libjpeg-turbo: {turbojpeg.complaint}"),)
 
