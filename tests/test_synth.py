@@ -13,9 +13,12 @@ import simplejpeg
 import yaml
 from pycocotools.coco import COCO
 
-from fastdata.boxes import xyxy_px_to_xywh_norm
+from fastdata.boxes import polygon_area, xyxy_px_to_xywh_norm
+from fastdata.conversion.options import ConvertOptions
+from fastdata.conversion.run import convert
 from fastdata.errors import FastdataError, UsageError
 from fastdata.figures import CLASSES, FLIP_IDX, KEYPOINTS
+from fastdata.store.read import open_store
 from fastdata.synth import Format, Spec, Task, picture, size_of, specify, write_dataset
 
 SIZES_HW = ((64, 96), (80, 60))
@@ -142,6 +145,38 @@ def test_coco_says_what_was_drawn(task: Task, tmp_path: Path, capsys: pytest.Cap
     assert len(seen) == sum(len(picture(spec, index)[1]) for index in range(IMAGES))
     assert sorted(p.name for p in root.iterdir()) == ["annotations", "images"]
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("format", "task"),
+    [
+        *[("yolo", "detect"), ("yolo", "segment"), ("yolo", "pose"), ("yolo", "obb")],
+        *[("coco", "detect"), ("coco", "segment"), ("coco", "pose")],
+    ],
+)
+def test_a_store_of_it_holds_what_was_drawn(format: Format, task: Task, tmp_path: Path) -> None:
+    """Converted and read back: no problem is reported, and classes, boxes, outlines and keypoints are those of the figures."""
+    spec = spec_of(tmp_path / "set", format, task)
+    root = written(tmp_path / "set", format, task)
+    done = convert(root, tmp_path / "store", ConvertOptions(imgsz=None, codec="raw", workers=1))
+    assert (done.tally.stored, done.tally.problems, done.tally.skipped) == (IMAGES, {}, {})
+    with open_store(tmp_path / "store") as store:
+        assert list(store.names) == list(spec.classes)
+        for i in range(len(store)):
+            index = int(Path(store.key(i)).stem)
+            _, figures = picture(spec, index)
+            found = store.instances(i)
+            assert found.cls.tolist() == [f.cls for f in figures]
+            for k, figure in enumerate(figures):
+                if task == "obb":
+                    assert np.allclose(found.parts(k)[0], figure.corners_px, atol=0.01)
+                    continue
+                assert np.allclose(found.xyxy_px[k], figure.xyxy_px, atol=0.01)
+                if task == "segment":
+                    (ring,) = found.parts(k)
+                    assert polygon_area(ring.astype(np.float64)) == pytest.approx(figure.area_px, abs=1)
+                if task == "pose":
+                    assert np.allclose(found.keypoints_px[k], figure.keypoints_px, atol=0.01)
 
 
 @pytest.mark.parametrize("format", ["yolo", "coco"])
