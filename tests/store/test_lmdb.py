@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from store_kit import Sample, index_of, manifest, write_store
 
 from fastdata.errors import UsageError
 from fastdata.labels import Instances
-from fastdata.store.lmdb import BRANCH_FANOUT, LEAF_FANOUT, MAX_RECORD_NBYTES, LmdbLayout, is_lmdb, plan_tree
+from fastdata.store.lmdb import BRANCH_FANOUT, LEAF_FANOUT, MAX_RECORD_NBYTES, LmdbLayout, is_lmdb, plan_tree, tree_pages
 from fastdata.store.read import open_store
 from fastdata.store.records import check_record
 from fastdata.store.write import Entry, Record, StoreWriter
@@ -202,6 +203,46 @@ def test_every_branch_has_two_children_and_no_page_more_than_it_holds(n: int, fi
         below, fanout = pages, BRANCH_FANOUT
     assert below == (1 if n else 0)
     assert tree.last_page == first + sum(tree.level_pages) - 1
+
+
+def test_the_document_says_how_many_nodes_fit_on_a_page() -> None:
+    """16 bytes of header, then 26 + 2 bytes per leaf node, 18 + 2 per branch node, the first of which has no key."""
+    assert (LEAF_FANOUT, BRANCH_FANOUT) == (145, 204)
+    assert 16 + 145 * 28 <= 4096 < 16 + 146 * 28
+    assert 16 + 10 + 203 * 20 <= 4096 < 16 + 10 + 204 * 20
+
+
+@pytest.mark.parametrize("n", [1, 145, 146, 145 * 204, 145 * 204 + 1, 145 * 204 * 2])
+def test_a_tree_is_walked_by_hand(n: int) -> None:
+    """Pages of 4096 bytes, full ones too: numbers, kinds, bounds of free space, and every record once, in order."""
+    first = 2 + n
+    tree = plan_tree(n, first)
+    offsets = (2 + np.arange(n)) * 4096 + 16
+    pages = list(tree_pages(tree, offsets, np.full(n, 77)))
+    assert {len(page) for page in pages} == {4096}
+    assert len(pages) == sum(tree.level_pages)
+
+    def walk(number: int, low: bytes) -> list[tuple[bytes, int, int]]:
+        page = pages[number - first]
+        said, pad, flags, lower, upper = struct.unpack_from("<QHHHH", page)
+        assert (said, pad) == (number, 0)
+        count = (lower - 16) // 2
+        at = struct.unpack_from(f"<{count}H", page, 16)
+        assert min(at) == upper >= lower
+        assert not any(page[lower:upper])
+        found = []
+        for k, node in enumerate(at):
+            lo, hi, high, size = struct.unpack_from("<HHHH", page, node)
+            key_ = page[node + 8 : node + 8 + size]
+            assert key_ >= low or (flags == 1 and k == 0 and key_ == b"")
+            if flags == 1:
+                found += walk(lo | hi << 16 | high << 32, key_ or low)
+            else:
+                assert (flags, high, size) == (2, 1, 10)
+                found.append((key_, lo | hi << 16, int.from_bytes(page[node + 18 : node + 26], "little")))
+        return found
+
+    assert walk(tree.last_page, b"") == [(key(r), 77, 2 + r) for r in range(n)]
 
 
 @given(st.integers(8192, 1 << 45), st.integers(0, 1 << 32))

@@ -169,6 +169,42 @@ def test_label_files_and_the_report_are_kept(out: Path) -> None:
         writer.publish(manifest(), [Label("a", b"short")])
 
 
+def test_the_uid_holds_more_than_the_sums_of_the_sections(tmp_path: Path) -> None:
+    """Two sets of record checksums that differ by a multiple of the polynomial have one sum, and still two uids."""
+    bits = "1" + f"{0x1EDC6F41:032b}"
+    difference = np.frombuffer(int(bits[::-1], 2).to_bytes(8, "little"), "<u4")
+    one = np.array([123456789, 987654321], "<u4")
+    two = one ^ difference
+    assert crc32c(one) == crc32c(two)
+    uids = set()
+    for crcs in (one, two):
+        with begin(tmp_path / "s.lmdb", overwrite=True) as writer:
+            for crc in crcs.tolist():
+                writer.add_record(Record(b"", "jpeg", (1, 1), 3, crc))
+            writer.publish(manifest())
+        uids.add(open_store(tmp_path / "s.lmdb").manifest.uid)
+    assert len(uids) == 2
+
+
+@pytest.mark.parametrize("shard_nbytes", range(192, 640, 37))
+def test_no_shard_is_larger_than_asked_for(tmp_path: Path, shard_nbytes: int) -> None:
+    """Unless its first record alone is; padding counts."""
+    rng = np.random.default_rng(shard_nbytes)
+    many = [
+        Sample("train", str(k), Instances.empty(), bytes(int(n)), "jpeg", (1, 1)) for k, n in enumerate(rng.integers(0, 129, 60))
+    ]
+    out = write_store(tmp_path / "s", many, shard_nbytes=shard_nbytes)
+    assert max(f.stat().st_size for f in out.glob("shard-*.bin")) <= shard_nbytes
+
+
+def test_a_first_record_that_is_too_large_has_the_first_shard(tmp_path: Path) -> None:
+    """No shard is empty."""
+    big = Sample("train", "big", Instances.empty(), bytes(5000), "jpeg", (1, 1))
+    out = write_store(tmp_path / "s", [big, big], shard_nbytes=640)
+    assert sorted(f.name[:11] for f in out.glob("shard-*.bin")) == ["shard-00000", "shard-00001"]
+    check_all(open_store(out))
+
+
 def test_shards_end_where_the_next_record_would_pass_the_size(tmp_path: Path) -> None:
     """Every shard is within the size, unless one record alone is larger; the records are at multiples of 64."""
     big = Sample("train", "big", Instances.empty(), bytes(5000), "jpeg", (1, 1))
@@ -332,6 +368,21 @@ def test_a_store_that_was_sealed_is_only_moved(out: Path, monkeypatch: pytest.Mo
         writer.publish(manifest())
     assert bytes_of(out) == undisturbed(out)
     assert_nothing_left(out)
+
+
+def test_less_than_before_may_follow_a_checkpoint(out: Path) -> None:
+    """What was written behind it, to records or to an index, is cut off and leaves no trace."""
+    half_built(out)
+    with begin(out) as writer, pytest.MonkeyPatch.context() as m:
+        m.setattr(writer, "_append_journal", lambda *a: (_ for _ in ()).throw(OSError("no")))
+        feed(writer, SAMPLES[6:])
+        with pytest.raises(OSError, match="no"):
+            writer.publish(manifest(summary={"long": "x" * 5000}))
+    with begin(out) as writer:
+        writer.publish(manifest())
+    assert_holds(open_store(out), SAMPLES[:6])
+    check_all(open_store(out))
+    SecondReader(out)
 
 
 def test_half_a_move_is_undone_when_other_work_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
