@@ -106,7 +106,7 @@ def test_a_warning_does_not_hide_that_the_file_ends() -> None:
     at = data.index(b"\xff\xd0")
     damaged = data[:at] + b"\x12\x34\x56\x78" * 4 + data[at:]
     assert refused(damaged[:-100]).reason == "truncated"
-    assert good(damaged[:-100], allow_truncated=True).notes[0][0] == "decoder"
+    assert good(damaged[:-100], allow_truncated=True).notes[0][0] == "truncated-kept"
 
 
 def test_what_libjpeg_turbo_cannot_do_is_unsupported_not_damaged() -> None:
