@@ -4,8 +4,9 @@ Writes a store of every backend with as many entries as asked for: one tiny reco
 a short outline each. Then, for each backend:
 
 * fresh processes, imports done, open it: seconds, page cache warm;
-* eight processes hold it at once, each having used every column of the catalog and read a thousand pictures at random: how much
-  private memory (unique set size) each has more than before;
+* eight processes hold it at once: how much private memory (unique set size) each has more than before, and again after each has
+  used every column of the catalog and read a thousand pictures of its own at random. Unique set size counts pages of the page
+  cache that no other process has mapped, which cost nothing; so the anonymous memory, which does, stands beside it;
 * the process that wrote it: how much anonymous memory it had more at its peak.
 
     python benchmarks/open_store.py --folder bench-data/open --entries 1000000
@@ -114,11 +115,11 @@ def time_to_open(path: Path) -> float:
     return float(done.stdout)
 
 
-def hold(path: str, seed: int, barrier: Barrier, queue: Queue[tuple[float, float]]) -> None:
-    """Open, use and hold a store together with the others; report how much private memory each step added, in MB."""
+def hold(path: str, seed: int, barrier: Barrier, queue: Queue[tuple[float, ...]]) -> None:
+    """Open, use and hold a store together with the others; report how much memory each step added, in MB."""
     me = psutil.Process()
     barrier.wait()
-    before = me.memory_full_info().uss
+    before, anonymous = me.memory_full_info().uss, anonymous_mb()
     store = open_store(path, "train")
     barrier.wait()
     opened = me.memory_full_info().uss
@@ -128,11 +129,11 @@ def hold(path: str, seed: int, barrier: Barrier, queue: Queue[tuple[float, float
         store.read(i), store.instances(i), store.key(i)
     barrier.wait()
     used = me.memory_full_info().uss
-    queue.put(((opened - before) / 1e6, (used - before) / 1e6))
+    queue.put(((opened - before) / 1e6, (used - before) / 1e6, anonymous_mb() - anonymous))
     barrier.wait()
 
 
-def growth(path: Path) -> list[tuple[float, float]]:
+def growth(path: Path) -> list[tuple[float, ...]]:
     """Return what ``hold`` says in each of eight processes at once."""
     context = get_context("spawn")
     barrier, queue = context.Barrier(PROCESSES), context.Queue()
@@ -163,7 +164,8 @@ def main() -> None:
         seconds = [time_to_open(out) for _ in range(REPEATS)]
         rows.append(record.row("open_store", "open", seconds, "s", packages=PACKAGES, **more))
         grown = growth(out)
-        for what, at in (("open, private memory of each of 8 processes", 0), ("open and use, the same", 1)):
+        steps = ("open, private memory of each of 8", "open and use, the same", "open and use, anonymous memory")
+        for at, what in enumerate(steps):
             rows.append(record.row("open_store", what, [g[at] for g in grown], "MB", packages=PACKAGES, **more))
     record.append("open_store", rows)
     for row in rows:
