@@ -224,14 +224,16 @@ def test_shards_end_where_the_next_record_would_pass_the_size(tmp_path: Path) ->
 def test_an_entry_may_show_any_earlier_record(out: Path) -> None:
     """Also one from before a checkpoint, whose size the writer has to look up."""
     view = [Sample("val", f"view{k}", labels(np.random.default_rng(k), 1), record=k) for k in (0, 3, 8)]
+    again = replace(view[1], key="again")
+    assert SAMPLES[3].size_hw != SAMPLES[8].size_hw
     with begin(out) as writer:
-        feed(writer, SAMPLES)
+        feed(writer, [*SAMPLES, again])
         writer.checkpoint({})
     with begin(out) as writer:
         feed(writer, view)
         assert list(writer.entries_so_far())[-1][:2] == ("view8", 8)
         writer.publish(manifest())
-    assert_holds(open_store(out), [*SAMPLES, *view])
+    assert_holds(open_store(out), [*SAMPLES, again, *view])
 
 
 # Continuing
