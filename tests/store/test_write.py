@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -608,6 +609,38 @@ def test_a_second_writer_is_refused_by_the_number_of_the_first(out: Path) -> Non
         feed(writer, SAMPLES[4:])
         writer.publish(manifest())
     assert_holds(open_store(out), SAMPLES)
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner publishes and removes the folder between another's opening and locking; the other begins in a folder anew."""
+    real, removed = fcntl.flock, []
+
+    def flock(fd: int, operation: int) -> None:
+        if not removed:
+            removed.append((staging(out) / "lock").unlink())
+            staging(out).rmdir()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with begin(out) as writer:
+        assert removed
+        assert int((staging(out) / "lock").read_text()) == os.getpid()
+        with pytest.raises(UsageError, match="one writer at a time"):
+            begin(out)
+        feed(writer, SAMPLES)
+        writer.publish(manifest())
+    assert_holds(open_store(out), SAMPLES)
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO])
+def test_a_file_system_without_locks_is_no_obstacle(out: Path, error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some cluster file systems have none; any other error comes through."""
+    monkeypatch.setattr(fcntl, "flock", lambda *a: (_ for _ in ()).throw(OSError(error, os.strerror(error))))
+    if error == errno.EIO:
+        with pytest.raises(OSError, match="Input/output"):
+            begin(out)
+    else:
+        assert complete(out).entries == 9
 
 
 def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(out: Path) -> None:
