@@ -1,4 +1,4 @@
-"""Environment variables that slow a training, usually left over from a debugging session."""
+"""Environment variables that slow a training, usually left over from debugging."""
 
 from __future__ import annotations
 
