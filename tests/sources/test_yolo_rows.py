@@ -179,7 +179,7 @@ def test_a_copy_is_a_row_equal_in_every_number() -> None:
     assert block.rows.where.tolist() == [1, 2, 4, 6]
     assert "line 1" in block.problems[0][1].detail
     assert faults("0 nan .5 .1 .1\n0 nan .5 .1 .1\n") == []
-    assert faults("0 .5 -0 .1 .1\n-0 .5 0.0 .1 .1\n") == [(2, "duplicate")]
+    assert faults("0 .5 -0 .1 .1\n0 .5 0.0 .1 .1\n") == [(2, "duplicate")]
 
 
 def test_one_class_for_all_comes_before_every_look_at_the_class() -> None:
