@@ -165,7 +165,6 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
     gain_y, gain_x = to_hw[0] / from_hw[0], to_hw[1] / from_hw[1]
     gain = np.array([gain_x, gain_y], np.float64)
     limit = np.array([to_hw[1], to_hw[0]], np.float32)
-    limits = np.concatenate([limit, limit])
     xyxy = (instances.xyxy_px.astype(np.float64) * np.concatenate([gain, gain])).astype(np.float32)
     points = (instances.points_px.astype(np.float64) * gain).astype(np.float32)
     keypoints = instances.keypoints_px.copy()
@@ -174,7 +173,7 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
     points[~is_obb_point] = np.minimum(points[~is_obb_point], limit)  # rounding must not push an edge point over the edge
     return Instances(
         cls=instances.cls,
-        xyxy_px=_edges_apart(np.minimum(xyxy, limits), limits),
+        xyxy_px=np.minimum(xyxy, np.concatenate([limit, limit])),
         kind=instances.kind,
         flags=instances.flags,
         original_id=instances.original_id,
@@ -186,20 +185,12 @@ def scaled(instances: Instances, from_hw: tuple[int, int], to_hw: tuple[int, int
     )
 
 
-def _edges_apart(xyxy_px: npt.NDArray[np.float32], limits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Move edges that a strong reduction has brought together to neighbouring numbers, in place."""
-    low, high = xyxy_px[:, :2], xyxy_px[:, 2:]
-    flat = low >= high
-    if flat.any():
-        high[flat] = np.nextafter(low, np.float32(np.inf))[flat]
-        beyond = high > limits[2:]
-        low[beyond] = np.nextafter(np.broadcast_to(limits[:2], low.shape), np.float32(0))[beyond]
-        np.minimum(high, limits[2:], out=high)
-    return xyxy_px
-
-
 def _smallest_side(size_hw: tuple[int, int]) -> float:
-    """Return the smallest side of a box whose edges float32 tells apart anywhere in the picture."""
+    """Return the smallest side of a box whose edges float32 tells apart anywhere in the picture, and after any resize of it.
+
+    Neighbouring numbers below w are at most 2^-23 w apart, and at least 2^-24 w at its end. So twice the distance there is still
+    one distance or more in a picture of any other width, which rounding cannot bring to nothing.
+    """
     return max(DUST_PX, 2 * float(np.spacing(np.float32(max(size_hw)))))
 
 

@@ -776,14 +776,17 @@ def test_scaled_instances_obey_the_invariant_too(
     check_invariant(scaled(instances, from_hw, to_hw), to_hw)
 
 
-def test_a_box_that_a_resize_would_flatten_keeps_two_different_edges() -> None:
-    """0.05 px at the far end of a panorama, scaled to 640: closer than two neighbouring float32 numbers."""
-    instances, _ = one({"box": [178_900, 0, 178_900.05, 1]}, (1, 178_956))
-    assert len(instances) == 1
-    for width in (640, 64, 1):
-        check_invariant(scaled(instances, (1, 178_956), (1, width)), (1, width))
-    at_the_border, _ = one({"box": [178_955.95, 0, 178_956, 1]}, (1, 178_956))
-    check_invariant(scaled(at_the_border, (1, 178_956), (1, 640)), (1, 640))
+@pytest.mark.parametrize("from_width", [178_956, 131_071, 131_073, 65_537, 65_535, 33_000])
+@pytest.mark.parametrize("to_width", [16_384, 1025, 640, 513, 64, 33, 1])
+def test_the_smallest_box_keeps_two_different_edges_after_any_resize(from_width: int, to_width: int) -> None:
+    """At the far end of a panorama, where neighbouring float32 numbers are furthest apart; widths beside powers of two."""
+    from_hw, to_hw = (1, from_width), (1, to_width)
+    side = settle_module._smallest_side(from_hw) * 1.0001
+    rows = [{"box": [from_width - 3 + x, 0, from_width - 3 + x + side, 1]} for x in np.linspace(0, 2.9, 200)]
+    instances, problems = settle(rows_of(*rows), from_hw, key="k")
+    assert len(instances) == 200
+    assert problems == []
+    check_invariant(scaled(instances, from_hw, to_hw), to_hw)
 
 
 def test_dust_is_the_documented_hundredth_of_a_pixel() -> None:
