@@ -127,6 +127,9 @@ def test_rows_after_a_truncation_follow_the_last_row_kept(tmp_path: Path, named:
     assert len(column.array()) == 0
     column.append(numbers(1, 5))
     assert column.array().tolist() == [5]
+    column.append(numbers(2, 6))
+    column.truncate(1)
+    assert os.fstat(column.fileno()).st_size == 8  # whoever opens the file next sees no more than that
 
 
 @pytest.mark.parametrize("rows", [4, -1])
