@@ -27,7 +27,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.conversion.worker import Done, Job, Setup, process, quiet_libraries
+from fastdata.conversion.worker import LINE_NBYTES, Done, Job, Setup, placed, process, quiet_libraries
 from fastdata.errors import FastdataError
 from fastdata.sources.scan import RowTable
 
@@ -56,7 +56,7 @@ class Pool:
         self._setup, self._table, self._workers = setup, table, workers
         slots = 2 * workers
         self._block = max(1, min(MAX_BLOCK, BUFFER_NBYTES // (slots * max(picture_nbytes, 1))))
-        wanted = max(1, min(self._block * picture_nbytes, BUFFER_NBYTES // slots))
+        wanted = max(1, min(self._block * (picture_nbytes + 2 * LINE_NBYTES), BUFFER_NBYTES // slots))
         self._slot_nbytes = -(-wanted // mmap.PAGESIZE) * mmap.PAGESIZE
         self._free = list(range(slots))
         self._memory_fd = _anonymous_file(self._slot_nbytes * slots)
@@ -97,7 +97,7 @@ class Pool:
             quiet_libraries()
             for _, block in blocks:
                 for job in block:
-                    done = process(self._setup, self._table, job, self._memory, 0, self._slot_nbytes)
+                    done = process(self._setup, self._table, job, self._memory, placed(self._setup, 0), self._slot_nbytes)
                     yield done, self._payload(done)
             return
         answered: dict[int, tuple[int, list[Done]]] = {}

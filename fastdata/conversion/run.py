@@ -227,6 +227,7 @@ class _Run:
             max_pixels=self.options.max_pixels,
             allow_truncated=self.options.allow_truncated,
             spill_folder=str(self.writer.staging),
+            phase=self.writer.payload_phase,
         )
         todo = len(self.order) - self.position
         workers = max(1, min(estimated.workers, -(-todo // PICTURES_PER_WORKER)))
@@ -294,7 +295,8 @@ class _Run:
         )
         self.tally.payload_nbytes += done.nbytes
         self.tally.recoded += done.recoded
-        self._remember(self.scan.keys[done.index], record, done.original_hw, done.size_hw)
+        if self.firsts:
+            self._remember(self.scan.keys[done.index], record, done.original_hw, done.size_hw)
         self._add_entry(done.index, record, done.original_hw, done.instances)
 
     def _remember(self, key: str, record: int, original_hw: tuple[int, int], size_hw: tuple[int, int]) -> None:

@@ -42,6 +42,21 @@ class Setup:
     allow_truncated: bool
     spill_folder: str
     """Where payloads go that do not fit into the shared buffer."""
+    phase: int = 0
+    """Where in a line of :data:`LINE_NBYTES` a payload begins in the store, and so in the buffer: see ``placed``."""
+
+
+LINE_NBYTES = 64
+"""A cache line."""
+
+
+def placed(setup: Setup, offset: int) -> int:
+    """Return the first place from ``offset`` on where a payload may begin in the buffer.
+
+    Behind the header of an LMDB page it begins 16 bytes into a line. Copying it there from the beginning of a line costs an
+    AMD EPYC 0.25 ms more for 0.9 MB than from the same place in one, two thirds of the whole write.
+    """
+    return -(-(offset - setup.phase) // LINE_NBYTES) * LINE_NBYTES + setup.phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +200,7 @@ def _answer(
 ) -> list[Done] | tuple[str, Any]:
     out: list[Done] = []
     for job in jobs:
+        offset = placed(setup, offset)
         try:
             done = process(setup, table, job, buffer, offset, limit)
         except Exception as err:  # anything: it must reach the user with the picture's name, not die in a worker

@@ -33,7 +33,7 @@ from fastdata.errors import UsageError
 from fastdata.store.build import build_lmdb, build_shards
 from fastdata.store.format import ENCODINGS, VERSION, Manifest
 from fastdata.store.journal import JOURNAL, Found, Journal, Lock, read_journal, staging_of, sync_folder
-from fastdata.store.lmdb import LmdbLayout
+from fastdata.store.lmdb import OVERFLOW_HEADER, LmdbLayout
 from fastdata.store.manifest import Backend
 from fastdata.store.records import Entry, LabelFile, Record, check_record, entry_rows, payload_view
 from fastdata.store.shards import ShardLayout
@@ -186,6 +186,11 @@ class StoreWriter:
     def payload_nbytes(self) -> int:
         """Bytes in payload files so far; all of them when the store is sealed."""
         return int(self._seal["payload_nbytes"]) if self._seal else sum(self._staging.ends)
+
+    @property
+    def payload_phase(self) -> int:
+        """How far into a line of 64 bytes a payload begins in its file; one that begins so in memory is copied faster."""
+        return OVERFLOW_HEADER.size if self._backend == "lmdb" else 0
 
     @property
     def due(self) -> bool:
