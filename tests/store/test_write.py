@@ -408,6 +408,29 @@ def test_half_a_move_is_undone_when_other_work_takes_its_place(tmp_path: Path, m
     assert len(list(out.iterdir())) == 2
 
 
+def test_undoing_half_a_move_leaves_the_shards_that_are_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store that is there has the same shards as the one whose move is given up."""
+    out = tmp_path / "s"
+    complete(out)
+    before = bytes_of(out)
+    with monkeypatch.context() as m:
+        real = os.rename
+
+        def rename(a: Path, b: Path) -> None:
+            if Path(b).name == "index.fastdata":
+                raise OSError("no")
+            real(a, b)
+
+        m.setattr(os, "rename", rename)
+        with pytest.raises(OSError, match="no"):
+            complete(out, overwrite=True)
+    assert bytes_of(out) == before
+    with begin(out, fingerprint="other", overwrite=True) as writer:
+        assert writer.why_not_resumed is not None
+        assert_holds(open_store(out), SAMPLES)
+    assert bytes_of(out) == before
+
+
 # Where it may be written
 
 
