@@ -62,12 +62,13 @@ def choose_form(manifest: Manifest, catalog: Catalog) -> Form:
 def keypoint_columns(manifest: Manifest, catalog: Catalog) -> int:
     """Return 2 or 3 columns for each keypoint.
 
-    Two cannot say that a keypoint is not labelled or hidden, so they are written only where they were read and all are visible.
+    Two say that every keypoint is labelled and nothing more, which is kept as visibility 1; so they are written only where they
+    were read and that is all there is to say.
     """
     if manifest.keypoints is None or manifest.keypoints.dims == 3:
         return 3
     points = catalog.keypoints_px
-    return 2 if all(bool((points[at : at + BLOCK, :, 2] > 0).all()) for at in range(0, len(points), BLOCK)) else 3
+    return 2 if all(bool((points[at : at + BLOCK, :, 2] == 1).all()) for at in range(0, len(points), BLOCK)) else 3
 
 
 def rows_text(instances: Instances, size_hw: tuple[int, int], form: Form, columns: int, counts: Counter[str]) -> str:
@@ -141,17 +142,20 @@ def _disjoint(rings: list[F64], size_hw: tuple[int, int], counts: Counter[str]) 
     """Return rings that cover, even-odd, what the union of ``rings`` covers: the same ones unless they overlap.
 
     Where they do, even-odd filling would leave a hole. Their union is traced instead, on a grid of up to :data:`TRACE` cells a
-    pixel.
+    pixel. Its outermost points, which the grid may miss, are added as rings of one point, so that the bounds stay what they were.
     """
     if np.array_equal(polygons_to_mask(rings, size_hw), rings_to_mask(rings, size_hw)):
         return rings
     counts["traced"] += 1
-    x0, y0, x1, y1 = bounds(np.concatenate(rings))
+    points = np.concatenate(rings)
+    x0, y0, x1, y1 = bounds(points)
     corner = np.floor([x0, y0])
     fine = min(TRACE, int(MAX_TRACED_PX // max(x1 - x0, y1 - y0, 1)))
     fine = max(1, fine - 1 + fine % 2)
     grid_hw = (int(np.ceil(y1 - corner[1])) * fine, int(np.ceil(x1 - corner[0])) * fine)
-    return [ring / fine + corner for ring in mask_to_rings(polygons_to_mask([(r - corner) * fine for r in rings], grid_hw))]
+    traced = mask_to_rings(polygons_to_mask([(ring - corner) * fine for ring in rings], grid_hw))
+    outermost = points[[*points.argmin(axis=0), *points.argmax(axis=0)]]
+    return [*(np.clip(ring / fine + corner, [x0, y0], [x1, y1]) for ring in traced), *outermost[:, None]]
 
 
 def bridge(rings: Sequence[F64]) -> F64:

@@ -38,7 +38,7 @@ class Thing:
 class Shot:
     """One picture."""
 
-    rgb: npt.NDArray[np.uint8]
+    rgb: npt.NDArray[np.uint8] = field(repr=False)
     """(H, W, 3), or (H, W) for one channel."""
     things: Sequence[Thing] = ()
     key: str = ""
