@@ -682,9 +682,15 @@ def clean_row(draw: st.DrawFn) -> dict[str, Any]:
     return {"kind": kind, "rings": rings, "box": box if has_box else None, "cls": kind + 3, "keypoints": [keypoint]}
 
 
+BORDER = st.sampled_from([-0.011, -0.01, -0.005, 0.0, 0.005, 0.01, 0.0101, 20.0, 49.99, 50.0, 50.01, 99.995, 100.005, 100.02])
+"""Either side of the borders and of the dust around them."""
+
 TAME_ROW = row_strategy(TAME, 1, with_masks=False, shortest=3)
 MIXED = st.one_of(
-    st.lists(clean_row(), max_size=6), st.lists(TAME_ROW, max_size=4), st.lists(st.one_of(clean_row(), TAME_ROW), max_size=4)
+    st.lists(clean_row(), max_size=6),
+    st.lists(TAME_ROW, max_size=4),
+    st.lists(st.one_of(clean_row(), TAME_ROW), max_size=4),
+    st.lists(st.fixed_dictionaries({"kind": st.just(BOX), "box": corners_of(st.one_of(BORDER, BORDER, WILD))}), max_size=4),
 )
 
 
@@ -695,6 +701,8 @@ MIXED = st.one_of(
 @example([{**TWO_PARTS, "box": [0, 0, 50, 50]}, {**TRIANGLE, "box": None}, PLAIN, PLAIN])
 @example([{**TRIANGLE, "box": None}, {**TWO_PARTS, "box": None}, {**TRIANGLE, "box": None}])
 @example([{"kind": BOX, "box": [0, 0, 100, 50]}, {"kind": OBB, "box": None, "rings": [[[0, 0], [100, 0], [100, 50], [0, 50]]]}])
+@example([{"kind": BOX, "box": [-0.005, -0.009, 100.005, 50.009]}, PLAIN])
+@example([{"kind": BOX, "box": [-0.009, 0, 0.0005, 10]}, PLAIN])
 @example([{"kind": BOX, "box": None, "rings": [[[0, 0], [100, 0], [100, 50], [0, 50]]]}])
 @example([{"kind": POLYGON, "box": [0, 0, 9, 9]}])
 def test_the_short_way_for_clean_rows_gives_what_the_long_way_gives(rows: list[dict[str, Any]]) -> None:
