@@ -224,9 +224,7 @@ def _convert(src: Path, out: Path, options: Any, overwrite: bool, resume: bool, 
     console = stdout()
     console.print(summary_table(done))
     if done.worth_a_report and report is None:
-        say(
-            "every skipped image and changed label: convert again with --report problems.json, or: fastdata info STORE --problems"
-        )
+        say(f"every skipped image and changed label: fastdata info {done.out} --problems")
 
 
 def _dry_run(src: Path, out: Path, options: Any, as_json: bool) -> None:
