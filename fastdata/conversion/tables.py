@@ -37,7 +37,8 @@ def summary_table(done: Converted) -> Table:
     if tally.recoded:
         table.add_row("encoded anew", f"{tally.recoded:,} pictures that are no upright 8-bit JPEG")
     for rule, choice in done.scan.decisions.items():
-        table.add_row(rule, choice)
+        if choice != "0":
+            table.add_row(rule, choice)
     table.add_row("codec", f"{done.codec} ({done.why_codec})")
     table.add_row("bytes", f"{gigabytes(done.store_nbytes)}")
     fresh = tally.images_in - done.resumed
