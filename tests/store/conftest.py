@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store_kit import BACKENDS, place
 
 MEMORY = Path("/dev/shm")
 
@@ -20,3 +21,15 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="fastdata-test-", dir=MEMORY) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Either backend."""
+    return str(request.param)
+
+
+@pytest.fixture
+def out(backend: str, tmp_path: Path) -> Path:
+    """Where a store goes."""
+    return place(tmp_path, backend)
