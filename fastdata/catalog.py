@@ -124,7 +124,7 @@ class Catalog:
         return type(self).from_columns, (head, {name: self.column(name) for name in COLUMNS})
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return the column called ``name``; the attributes below are the same arrays."""
+        """Return the column called ``name``: the attributes below, and in a store every other section of its index."""
         found = self._columns.get(name)
         if found is None:
             found = self._columns[name] = self._load(name)
