@@ -113,7 +113,7 @@ def test_a_script_is_valid_bash_and_can_be_run(script: str) -> None:
 def _make_environment(root: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     script = 'set -euo pipefail; source "$1"; root=$2; shift 2; make_environment "$root" ".venv test" "$@"'
     command = [BASH, "-c", script, "tools/this", str(ROOT / "tools/environment.sh"), str(root), *arguments]
-    env = {"PATH": os.environ["PATH"], "HOME": str(root), **environment}
+    env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(root), **environment}
     return subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, check=False)
 
 
