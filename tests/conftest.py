@@ -16,10 +16,16 @@ hypothesis.settings.load_profile("untimed")
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of shared datasets and cases: ``FASTDATA_SHARED``, else ``../shared`` beside the project."""
+    """The folder of shared datasets and cases: ``FASTDATA_SHARED``, else ``../shared`` beside the project.
+
+    Many of them have no licence to ship, so a clone may be without them; continuous integration may not.
+    """
     root = Path(os.environ.get("FASTDATA_SHARED", Path(__file__).resolve().parents[2] / "shared")).resolve()
     if not root.is_dir():
-        pytest.fail(f"shared data must lie at FASTDATA_SHARED or beside the project, got {root}")
+        why = f"shared datasets must lie at FASTDATA_SHARED or beside the project, got none at {root}"
+        if os.environ.get("CI") or "FASTDATA_SHARED" in os.environ:
+            pytest.fail(why)
+        pytest.skip(why)
     return root
 
 

@@ -219,13 +219,12 @@ def lint_wall(folder: Path, config: Path, wall: Wall) -> subprocess.CompletedPro
     return lint(folder, config)
 
 
-@pytest.mark.parametrize("wall", WALLS, ids=lambda wall: wall.inside)
-def test_the_wall_stands(wall: Wall, tmp_path: Path) -> None:
-    """Nothing behind the wall reaches what it must not see, by any chain of imports."""
-    if wall.inside not in set(modules()):
-        pytest.skip(f"{wall.inside} does not exist yet: its wall is checked from the day that it does")
-    done = lint_wall(ROOT, tmp_path / "wall.toml", wall)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_walls_stand(tmp_path: Path) -> None:
+    """Nothing behind a wall reaches what it must not see, by any chain of imports; a wall counts from the day its room exists."""
+    for wall in WALLS:
+        if wall.inside in set(modules()):
+            done = lint_wall(ROOT, tmp_path / "wall.toml", wall)
+            assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("wall", WALLS, ids=lambda wall: wall.inside)
