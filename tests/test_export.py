@@ -287,13 +287,15 @@ def test_no_file_mixes_boxes_and_outlines(tmp_path: Path) -> None:
 def test_parts_and_holes_are_joined_by_bridges_of_no_width(tmp_path: Path) -> None:
     """One ring covers, even-odd, what the parts covered; overlapping parts are traced, since even-odd would cut them out."""
     ring_mask = [square(20, 20, 36, 36), square(24, 24, 30, 30)]
+    needle = [[1, 12], [2, 12], [1.02, 17.3]]
     own = [
         Thing(0, parts=[square(0, 0, 8, 8), square(12, 2, 18, 9)]),
         Thing(1, parts=ring_mask, kind=MASK),
         Thing(0, parts=[square(0, 20, 10, 30), square(5, 25, 15, 35)]),
+        Thing(0, parts=[square(0.3, 11, 9.4, 14), needle]),
     ]
     counts, out = counted(tmp_path, "yolo", *own)
-    assert counts == {"bridged": 3, "traced": 1}
+    assert counts == {"bridged": 4, "traced": 2}
     labels = instances(own)
     for i, row in enumerate(rows(out)):
         ring = np.array(row[1:]).reshape(-1, 2) * 40
@@ -348,13 +350,14 @@ def test_coco_says_area_crowd_and_holes(tmp_path: Path) -> None:
         Thing(0, parts=[square(20, 20, 36, 36), square(24, 24, 30, 30)], kind=MASK, id=10),
         Thing(0, parts=[square(20, 0, 30, 10)], flags=CROWD, id=11),
         Thing(0, parts=[square(1.1, 1.1, 1.4, 9)], kind=MASK, id=12),
+        Thing(0, parts=[square(0, 0, 8, 8), square(4, 0, 12, 8)], flags=CROWD, id=13),
     ]
     counts, out = counted(tmp_path, "coco", *own, source="coco")
     assert counts == {"masks_as_outlines": 1}
     found = json.loads((out / "annotations/instances_train.json").read_text())["annotations"]
-    assert [a["id"] for a in found] == [7, 8, 9, 10, 11, 12]
-    assert [a["area"] for a in found] == [60, 11.5, 25, 16 * 16 - 36, 100, pytest.approx(0.3 * 7.9, abs=1e-3)]
-    assert [a["iscrowd"] for a in found] == [0, 0, 0, 0, 1, 0]
+    assert [a["id"] for a in found] == [7, 8, 9, 10, 11, 12, 13]
+    assert [a["area"] for a in found] == [60, 11.5, 25, 16 * 16 - 36, 100, pytest.approx(0.3 * 7.9, abs=1e-3), 96]
+    assert [a["iscrowd"] for a in found] == [0, 0, 0, 0, 1, 0, 1]
     assert "segmentation" not in found[0]
     assert [len(part) for part in found[2]["segmentation"]] == [8, 8]
     assert found[3]["segmentation"]["size"] == found[4]["segmentation"]["size"] == [40, 40]
@@ -425,9 +428,17 @@ def test_the_trainer_takes_what_is_written(shared: Path, tmp_path: Path) -> None
 def test_names_are_safe_and_unique_without_their_endings() -> None:
     """Nothing leads out of the folder, no folder is called images, and no two pictures share a label file."""
     png = (".png",)
-    keys = ["data/images/a.jpg", "data/a.png", "data/images/../../a.jpeg", "/data/sub/a.v1.tif", "data/sub/.hid", "data/A.jpg"]
+    keys = [
+        "data/images/a.jpg",
+        "data/a.png",
+        "data/images/../../a.jpeg",
+        "/data/sub/a.v1.tif",
+        "data/sub/.hid",
+        "data/A.jpg",
+        "data/c.v2",
+    ]
     names = file_names(keys, [png] * len(keys))
-    assert names == ["a.png", "a.png.png", "a.jpeg.png", "sub/a.v1.png", "sub/_hid.png", "A.jpg.png"]
+    assert names == ["a.png", "a.png.png", "a.jpeg.png", "sub/a.v1.png", "sub/_hid.png", "A.jpg.png", "c.v2.png"]
     assert file_names(["x/images/y/a.JPG", "x/y/b.jpg"], [(".jpg", ".jpeg")] * 2) == ["a.JPG", "b.jpg"]
     assert file_names(["a\\..\\b\n.png"], [()]) == ["a_.._b_.png"]
     assert file_names([], []) == []
@@ -473,11 +484,13 @@ def test_labels_alone_belong_to_the_published_pictures(tmp_path: Path) -> None:
 def test_a_part_of_a_record_is_exported_as_that_part(tmp_path: Path) -> None:
     """An entry that shows a rectangle gives the pixels of the rectangle, encoded anew; labels alone would have no frame."""
     rgb = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
-    for encoding in ("raw", "jpeg"):
-        shot = Shot(rgb, [Thing(0, (1, 1, 5, 5))], "a.jpg", encoding=encoding, rect=(4, 2, 14, 12))
-        with open_store(write(tmp_path / f"{encoding}.lmdb", [shot])) as store:
-            export(store, tmp_path / encoding, format="coco")
-            got = cv2.imread(str(tmp_path / encoding / "images/train/a.png"))[..., ::-1]
+    rects = {"part": (4, 2, 14, 12), "low": (0, 0, 30, 12), "narrow": (0, 0, 14, 20)}
+    for encoding, shape in (("raw", "part"), ("jpeg", "part"), ("jpeg", "low"), ("jpeg", "narrow")):
+        shot = Shot(rgb, [Thing(0, (1, 1, 5, 5))], "a.jpg", encoding=encoding, rect=rects[shape])
+        with open_store(write(tmp_path / f"{encoding}-{shape}.lmdb", [shot])) as store:
+            out = tmp_path / f"{encoding}-{shape}"
+            export(store, out, format="coco")
+            got = cv2.imread(str(out / "images/train/a.png"))[..., ::-1]
             assert np.array_equal(got, store.image(0).transpose(1, 2, 0))
             with pytest.raises(UsageError, match="must be written too"):
                 export(store, tmp_path / "labels", format="coco", images=False)
@@ -568,6 +581,17 @@ def test_ids_are_made_up_where_the_published_ones_do_not_tell_pictures_apart(tmp
     assert [i["id"] for i in val["images"]] == [9]
     assert [a["id"] for a in train["annotations"] + val["annotations"]] == [1, 2, 3, 4, 5, 6]
     assert Counter(a["image_id"] for a in train["annotations"]) == {1: 2, 2: 2}
+
+
+def test_an_annotation_is_never_called_0(tmp_path: Path) -> None:
+    """Evaluation takes 0 for "no match"; an image may have it, an unknown id may not stay."""
+    for name, ids, images, want in (("zero", (0, 1), (0, 5), [0, 5]), ("none", (1, 2), (-1, 5), [1, 2])):
+        shots = [Shot(blank(8, 8), [Thing(0, (1, 1, 5, 5), id=k)], image_id=image) for k, image in zip(ids, images, strict=True)]
+        with open_store(write(tmp_path / f"{name}.lmdb", shots, source="coco")) as store:
+            export(store, tmp_path / name, format="coco")
+        said = json.loads((tmp_path / name / "annotations/instances_train.json").read_text())
+        assert [a["id"] for a in said["annotations"]] == [1, 2]
+        assert [i["id"] for i in said["images"]] == want
 
 
 def test_progress_is_told_and_the_result_can_be_shown(tmp_path: Path) -> None:
