@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from fastdata.catalog import Keypoints
 from fastdata.checksum import crc32c
+from fastdata.export import COUNTS, export
 from fastdata.labels import BOX, MASK, OBB, POLYGON, Instances
 from fastdata.masks import polygons_to_mask, rings_to_mask
 from fastdata.pixels import encode
 from fastdata.store.manifest import Manifest
-from fastdata.store.read import Store
+from fastdata.store.read import Store, open_store
 from fastdata.store.write import Entry, Record, StoreWriter
 
 
@@ -126,3 +127,11 @@ def entries(store: Store) -> Iterator[tuple[str, int]]:
     for name, (start, stop) in store.manifest.splits.items():
         for e in range(start, stop):
             yield name, e
+
+
+def exported(tmp_path: Path, format: str, *own: Thing, **more: Any) -> tuple[dict[str, int], Path]:
+    """Export one picture with these objects: the counts, and where the export is."""
+    with open_store(write(tmp_path / "s.lmdb", [Shot(blank(40, 40), own, "k.png")], **more)) as store:
+        done = export(store, tmp_path / "out", format=format)  # type: ignore[arg-type]
+        assert all(text in " ".join(done.notes) for key, text in COUNTS.items() if key in done.counts)
+        return done.counts, tmp_path / "out"
