@@ -165,7 +165,8 @@ def text_of(shown: Any, width: int) -> str:
 def test_a_terminal_of_any_width_shows_the_numbers(width: int, tmp_path: Path) -> None:
     """Long and odd names neither break lines nor are taken for markup; the classes left out are counted."""
     names = ["[red]not markup[/red]", "x" * 200, "猫", *(f"class {k}" for k in range(40))]
-    shots = [Shot(blank(8, 8), [Thing(0, (1, 1, 5, 5))] * 3 + [Thing(1, (1, 1, 5, 5))], split=s) for s in ("train", "val")]
+    things = [Thing(0, (1, 1, 5, 5))] * 126 + [Thing(k, (1, 1, 5, 5)) for k in range(1, 43)]
+    shots = [Shot(blank(8, 8), things, split=s) for s in ("train", "val")]
     with open_store(write(tmp_path / "s.lmdb", shots, names=names)) as store:
         text = text_of(render(describe(store)), width)
     if width == 200:
