@@ -272,16 +272,24 @@ def info(
 def verify(
     store: StorePath,
     source: Annotated[Path | None, typer.Option(help="The dataset: has any label or picture changed since?")] = None,
+    images: Annotated[Path | None, typer.Option(help="Root folder of its images, if convert was told one.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Root folder of its labels, if convert was told one.")] = None,
+    names: Annotated[str | None, typer.Option(help="Its class names, if convert was told them.")] = None,
+    split: Annotated[str | None, typer.Option(help="Its splits, if convert was told them.")] = None,
     workers: Annotated[int | None, typer.Option(help="Threads; as many as cores may be used by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check every checksum, decode every record, test every label. Exit 1 and a list if anything is wrong."""
+    from fastdata.sources.scan import SourceOptions
     from fastdata.terminal import put_json, stdout, ticking
     from fastdata.verification import render
     from fastdata.verification import verify as run
 
+    told = None
+    if images or labels or names or split:
+        told = SourceOptions(splits=_commas(split), images=images, labels=labels, names=_commas(names), on_error="skip")
     with ticking("verifying") as ticker:
-        verdict = run(store, source=source, workers=workers, listener=ticker)
+        verdict = run(store, source=source, source_options=told, workers=workers, listener=ticker)
     if as_json:
         put_json(verdict.to_json())
     else:
@@ -338,6 +346,7 @@ def show(
     from fastdata.store.read import open_store
     from fastdata.terminal import say
 
+    _check_folder_of(out)
     with open_store(store, split=split) as opened:
         write_contact_sheet(opened, out, ids=_integers(ids), tile_px=tile, max_images=images)
     say(f"wrote {out}")
@@ -352,6 +361,8 @@ def doctor(
     from fastdata.doctor import diagnose, render, to_json
     from fastdata.terminal import put_json, stdout
 
+    if path is not None and not path.exists():
+        raise UsageError(f"path must exist, got {path}")
     findings = diagnose(path)
     if as_json:
         put_json(to_json(findings))
@@ -371,6 +382,12 @@ def demo(
     from fastdata.demo import run
 
     run(folder, images=images, overwrite=overwrite)
+
+
+def _check_folder_of(file: Path) -> None:
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"the folder of {file} must exist, got none; make it with: mkdir -p '{folder}'")
 
 
 def _commas(text: str | None) -> tuple[str, ...] | None:
@@ -414,7 +431,7 @@ def main() -> None:
     try:
         app()
     except _Interrupted:
-        fail("interrupted; give the same command again to continue where it stopped")
+        fail("interrupted; give the same command again: it continues at the last checkpoint, a few seconds back")
         sys.exit(130)
     except (UsageError, MissingExtra) as err:
         fail(str(err))

@@ -64,6 +64,15 @@ def create(
     Returns:
         The writer, to be used in a ``with`` statement: leaving it publishes the store, leaving it by an exception leaves nothing.
     """
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"names must be a list of texts, got {names!r}")
+    for what, value, choices in (
+        ("codec", codec, ("raw", "jpeg", "webp")),
+        ("resample", resample, ("trainer", "area")),
+        ("on_error", on_error, ("safe", "raise")),
+    ):
+        if value not in choices:
+            raise UsageError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
     if len(names) == 0:
         raise UsageError("names must hold at least one class name, got none")
     if len(set(names)) != len(names):
@@ -111,7 +120,7 @@ class Creator:
         Args:
             image: (H, W, 3) RGB or (H, W) gray uint8, encoded bytes, or a path. Encoded pictures are turned upright.
             boxes: (n, 4) x0, y0, x1, y1 in pixels of the upright picture. May be left out where polygons or corners say it.
-            classes: (n,) class indices; all 0 by default.
+            classes: (n,) class indices; may be left out where there is one name.
             polygons: For each object its parts, each (v, 2) points in pixels, or None for a box.
             corners: (n, 4, 2) corners of oriented boxes, instead of boxes and polygons.
             keypoints: (n, K, 3) x, y in pixels, visibility 0, 1 or 2.
@@ -127,6 +136,8 @@ class Creator:
             UsageError: An argument breaks its rule.
             DataError: The picture cannot be decoded, or with ``on_error="raise"`` a label breaks a rule.
         """
+        if isinstance(image_id, bool) or not isinstance(image_id, int) or not -1 <= image_id < 1 << 63:
+            raise UsageError(f"image_id must be a whole number from 0 on, got {image_id!r}")
         name = (
             key
             if key is not None
@@ -141,10 +152,6 @@ class Creator:
         if problems and self._on_error == "raise":
             first = problems[0]
             raise DataError(f"{name}: object {first.object}: {first.kind}: {first.detail}")
-        self._enter(split, name)
-        self.problems += problems
-        self._kinds |= set(instances.kind.tolist())
-
         size_hw = original_hw
         if self._settings["imgsz"] is not None:
             size_hw = fitted_size(original_hw, self._settings["imgsz"])
@@ -154,6 +161,9 @@ class Creator:
             payload = to_planar(pixels).reshape(-1)
         else:
             payload = np.frombuffer(encode(pixels, self._settings["codec"], self._settings["quality"]), np.uint8)
+        self._enter(split, name)  # nothing before this leaves a trace when it fails
+        self.problems += problems
+        self._kinds |= set(instances.kind.tolist())
         self._channels.add(channels)
         record = self._writer.add_record(
             Record(payload=payload, encoding=self._settings["codec"], size_hw=size_hw, channels=channels, crc32c=crc32c(payload))
@@ -172,6 +182,8 @@ class Creator:
 
     def _enter(self, split: str, key: str) -> None:
         """Begin a split, or make sure that it is the current one and that the key is new in it."""
+        if not isinstance(split, str) or not split or "/" in split:
+            raise UsageError(f"split must be a name such as 'train', got {split!r}")
         if not self._splits or self._splits[-1] != split:
             if split in self._splits:
                 raise UsageError(f"splits must be added one after another, got {split!r} again after {self._splits[-1]!r}")
@@ -195,12 +207,14 @@ class Creator:
         """Check the arguments against each other and put them into the form that readers use."""
         if corners is not None and (boxes is not None or polygons is not None):
             raise UsageError(f"{name}: corners must come without boxes and polygons")
-        quads = None if corners is None else np.asarray(corners, np.float64).reshape(-1, 4, 2)
+        quads = None if corners is None else _array(f"{name}: corners", corners, np.float64, (None, 4, 2))
         given = ([] if quads is None else [len(quads)]) + ([] if polygons is None else [len(polygons)])
         xyxy = None if boxes is None else _array(f"{name}: boxes", boxes, np.float64, (None, 4))
         n = len(xyxy) if xyxy is not None else given[0] if given else 0
         if any(count != n for count in given):
             raise UsageError(f"{name}: boxes, polygons and corners must be of the same length, got {n} and {given}")
+        if classes is None and n and len(self._names) > 1:
+            raise UsageError(f"{name}: classes must be given where there are {len(self._names)} names, got none")
         cls = np.zeros(n, np.int32) if classes is None else _array(f"{name}: classes", classes, np.int32, (n,))
         if n and (cls.min() < 0 or cls.max() >= len(self._names)):
             raise UsageError(f"{name}: classes must be 0..{len(self._names) - 1}, got {sorted(set(cls.tolist()))}")
@@ -275,7 +289,11 @@ class Creator:
             keypoints=self._keypoints,
             source="create",
         )
-        self._writer.publish(manifest, [])
+        try:
+            self._writer.publish(manifest, [])
+        except BaseException:
+            self._writer.abandon()
+            raise
         if self.problems:
             first = self.problems[0]
             warnings.warn(
@@ -301,7 +319,15 @@ def _pixels(image: Picture, name: str) -> npt.NDArray[np.uint8]:
 
 
 def _array(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-    array = np.asarray(values, dtype)
+    try:
+        array = np.asarray(values, dtype)
+        given = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as err:
+        raise UsageError(f"{name} must be numbers of one shape, got {err}") from None
+    if given.size and (given.dtype.kind not in "biuf" or not np.array_equal(array, given, equal_nan=given.dtype.kind == "f")):
+        raise UsageError(
+            f"{name} must be of type {np.dtype(dtype)} without loss, got {given.dtype}: {given.ravel()[:3].tolist()}"
+        )
     if array.size == 0 and not shape[0]:
         return np.zeros((0, *(s or 0 for s in shape[1:])), dtype)  # an empty list has lost its shape
     if array.ndim != len(shape) or any(s is not None and s != a for s, a in zip(shape, array.shape, strict=True)):

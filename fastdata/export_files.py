@@ -17,7 +17,10 @@ from fastdata.errors import UsageError
 from fastdata.host import usable_cores
 from fastdata.sources.files import IMAGE_SUFFIXES
 
-PARTS = frozenset(("annotations", "images", "labels", "data.yaml"))
+MARKER = ".fastdata-export"
+"""File that says that a folder is an export, which may be replaced: a dataset that somebody else made looks the same."""
+
+PARTS = frozenset(("annotations", "images", "labels", "data.yaml", MARKER))
 """What an export may hold at its top; a folder with anything else in it is never replaced."""
 
 LABEL_MARK = "images"
@@ -45,6 +48,7 @@ def new_folder(dst: Path, *, overwrite: bool, source: Path) -> Iterator[Path]:
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=parent))
     try:
         partial.chmod(0o777 & ~_umask())
+        (partial / MARKER).write_text("Written by fastdata export, which may replace this folder.\n")
         yield partial
         if target.exists() and any(target.iterdir()):
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=parent))
@@ -65,6 +69,8 @@ def _check_replaceable(target: Path, dst: Path, overwrite: bool, source: Path) -
         return
     if not overwrite:
         raise UsageError(f"{dst} must be empty, or not be there yet; choose another name, or replace it with --overwrite")
+    if MARKER not in found:
+        raise UsageError(f"{dst} must be an earlier export to be replaced, got a folder that is none; choose another name")
     if found - PARTS:
         strange = ", ".join(sorted(found - PARTS)[:3])
         raise UsageError(f"{dst} must hold nothing but an export to be replaced, got {strange}; choose another name")

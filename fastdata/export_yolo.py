@@ -215,7 +215,8 @@ def data_yaml(
     notes += [f"data.yaml has no split {key}, which most trainers ask for" for key in ("train", "val") if key not in keys]
     content: dict[str, object] = {**keys, "nc": len(names), "names": dict(enumerate(names))}
     if form == "obb":
-        notes.append("rows are four corners: the trainer, and fastdata convert, must be told task obb")
+        content["task"] = "obb"  # fastdata convert reads it back
+        notes.append("rows are four corners: the trainer must be told task obb")
     if form == "pose" and keypoints is not None:
         content["kpt_shape"] = [keypoints.count, columns]
         if keypoints.flip_idx:

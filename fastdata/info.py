@@ -202,7 +202,7 @@ def render(description: dict[str, Any]) -> RenderableType:
     """Return what :func:`describe` found as tables for a terminal; nothing needs more than 60 columns."""
     from rich.console import Group
 
-    more = len(description["classes"]) - TOP_CLASSES
+    more = sum(c["annotations"] > 0 for c in description["classes"]) - TOP_CLASSES
     rest = [f"and {more:,} more classes; --json has all of them"] if more > 0 else []
     return Group(_facts(description), _split_table(description), _class_table(description), *rest)
 
@@ -271,7 +271,7 @@ def _class_table(d: dict[str, Any]) -> Table:
     for name in ("objects", "share", "images"):
         table.add_column(name, justify="right")
     ranked = sorted(d["classes"], key=lambda c: -c["annotations"])
-    for c in ranked[:TOP_CLASSES]:
+    for c in [c for c in ranked if c["annotations"]][:TOP_CLASSES]:
         share = f"{100 * c['annotations'] / max(d['annotations'], 1):.1f} %"
         table.add_row(Text(c["name"]), f"{c['annotations']:,}", share, f"{c['images']:,}")
     return table

@@ -347,7 +347,7 @@ def check_counts(catalog: Catalog, summary: Mapping[str, Any]) -> Iterator[Fault
         stated = summary.get(group, {}).get(name) if isinstance(summary.get(group), Mapping) else None
         if stated is not None and stated != there:
             yield Fault("manifest", "catalog", f"summary must count the {there} {what} that are there, got {stated}")
-    for name, stated in (summary.get("splits") or {}).items():
+    for name, stated in (said_splits if isinstance(said_splits := summary.get("splits"), Mapping) else {}).items():
         start, stop = catalog.splits.get(name, (0, 0))
         if stated != stop - start:
             yield Fault("manifest", "catalog", f"summary must count the {stop - start} entries of split {name}, got {stated}")

@@ -196,18 +196,26 @@ def decode_payload(payload: Buffer, encoding: Codec, size_hw: tuple[int, int], c
         if flat.size != h * w * channels:
             raise StoreError(f"a raw payload of {channels} x {h} x {w} must have {h * w * channels} bytes, got {flat.size}")
         return flat.reshape(channels, h, w)
-    picture = _decoded_jpeg(flat, channels) if encoding == "jpeg" else _decoded_webp(flat, channels)
+    picture = _decoded_jpeg(flat, channels, size_hw) if encoding == "jpeg" else _decoded_webp(flat, channels, size_hw)
     if picture.shape != (h, w, channels):
         found = " x ".join(str(n) for n in (picture.shape[2], *picture.shape[:2]))
         raise StoreError(f"a {encoding} payload must be {channels} x {h} x {w} as its record states, got {found}")
     return to_planar(picture)
 
 
-def _decoded_jpeg(flat: npt.NDArray[np.uint8], channels: int) -> npt.NDArray[np.uint8]:
+def _check_header(encoding: str, stated_hw: tuple[int, int], size_hw: tuple[int, int]) -> None:
+    """Refuse a payload of another size before anything is allocated for it: a few bytes can claim 65,535 x 65,535."""
+    if stated_hw != size_hw:
+        said, must = (" x ".join(map(str, hw)) for hw in (stated_hw, size_hw))
+        raise StoreError(f"a {encoding} payload must be {must} as its record states, got {said} in its header")
+
+
+def _decoded_jpeg(flat: npt.NDArray[np.uint8], channels: int, size_hw: tuple[int, int]) -> npt.NDArray[np.uint8]:
     import simplejpeg
 
     try:
-        _, _, colours, _ = simplejpeg.decode_jpeg_header(flat)
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(flat)
+        _check_header("jpeg", (height, width), size_hw)
         if channels == 1 and colours != "Gray":
             raise StoreError(f"a jpeg payload of one channel must be gray, got {colours}")
         return np.asarray(simplejpeg.decode_jpeg(flat, "GRAY" if channels == 1 else "RGB"), np.uint8)
@@ -217,9 +225,16 @@ def _decoded_jpeg(flat: npt.NDArray[np.uint8], channels: int) -> npt.NDArray[np.
         raise StoreError(f"a jpeg payload must decode without complaint, got: {err}") from None
 
 
-def _decoded_webp(flat: npt.NDArray[np.uint8], channels: int) -> npt.NDArray[np.uint8]:
+def _decoded_webp(flat: npt.NDArray[np.uint8], channels: int, size_hw: tuple[int, int]) -> npt.NDArray[np.uint8]:
     import cv2
 
+    try:
+        header = read_header(flat.tobytes(), body=False)
+    except Unusable as err:
+        raise StoreError(f"a webp payload must decode to 3 channels, got: {err.detail}") from None
+    if header.format != "webp" or header.size_hw is None:
+        raise StoreError(f"a webp payload must be a WebP file, got {header.format}")
+    _check_header("webp", header.size_hw, size_hw)
     picture = cv2.imdecode(flat, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if flat.size else None
     if picture is None or channels != 3:
         raise StoreError("a webp payload must decode to 3 channels")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+LOG_COLUMNS = 160
 
 QUIET_EVERY_S = 10.0
 """Without a terminal, one line of progress every so often: enough for a log, too little to fill it."""
@@ -37,14 +40,19 @@ def stdout() -> Console:
     """Return a console for results."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, width=_width(sys.stdout))
 
 
 def stderr() -> Console:
     """Return a console for progress, warnings and errors."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, width=_width(sys.stderr))
+
+
+def _width(stream: TextIO) -> int | None:
+    """Return a width for logs and pipes, wide enough that no file name is cut; a terminal knows its own."""
+    return None if stream.isatty() or "COLUMNS" in os.environ else LOG_COLUMNS
 
 
 def say(text: str) -> None:

@@ -130,7 +130,7 @@ def test_a_record_that_does_not_decode_is_a_fault_even_if_its_checksum_is_right(
     ]
     verdict = verify(write(tmp_path / "s.lmdb", shots))
     assert [(fault.where, fault.kind) for fault in verdict.faults] == [(f"record {r}", "decode") for r in (1, 2, 3)]
-    assert "3 x 10 x 12" in verdict.faults[0].detail
+    assert "10 x 12" in verdict.faults[0].detail
 
 
 def test_labels_that_break_their_rules_are_named_by_picture_and_object(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from fastdata.catalog import Catalog
+from fastdata.errors import UsageError
 from fastdata.problems import Problem, Skip
 
 
@@ -85,6 +86,28 @@ def parse(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from json.loads(text).items()
 
 
+def check_report(path: Path) -> None:
+    """Refuse, before anything is done, a place where a report cannot or must not be written.
+
+    Raises:
+        UsageError: The folder is missing, or a file that is no earlier report lies there.
+    """
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"the folder of {path} must exist, got none; make it with: mkdir -p '{path.absolute().parent}'")
+    if path.is_dir():
+        raise UsageError(f"report must be a file, got the folder {path}")
+    if path.is_file() and path.stat().st_size:
+        with open(path, "rb") as file:
+            if file.read(len(BEGINS)) != BEGINS:
+                raise UsageError(
+                    f"report must be new or an earlier report, got {path}, which is something else; choose another name"
+                )
+
+
+BEGINS = b'{"summary":'
+"""How every report begins."""
+
+
 def write_report(path: Path, summary: dict[str, Any], log: Path | None) -> None:
     """Write the report beside its final name and rename it there.
 
@@ -93,21 +116,33 @@ def write_report(path: Path, summary: dict[str, Any], log: Path | None) -> None:
         summary: What stands first in it.
         log: The running report, JSON lines; ``None`` for none.
     """
+    if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: written to, not replaced
+        with open(path, "w", encoding="ascii") as out:
+            _write(out, summary, log)
+        return
+    path = Path(os.path.realpath(path))
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="ascii") as out:
-        out.write('{"summary": ' + json.dumps(summary))
-        for name, kind in (("skipped", "skip"), ("problems", "problem")):
-            out.write(f',\n"{name}": [')
-            separator = "\n"
-            if log is not None:
-                with open(log, "rb") as lines:
-                    for found, row in parse(lines):
-                        if found == kind:
-                            out.write(separator + json.dumps(row))
-                            separator = ",\n"
-            out.write("]")
-        out.write("}\n")
-    os.replace(partial, path)
+    try:
+        with open(partial, "w", encoding="ascii") as out:
+            _write(out, summary, log)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(out: TextIO, summary: dict[str, Any], log: Path | None) -> None:
+    out.write('{"summary": ' + json.dumps(summary))
+    for name, kind in (("skipped", "skip"), ("problems", "problem")):
+        out.write(f',\n"{name}": [')
+        separator = "\n"
+        if log is not None:
+            with open(log, "rb") as lines:
+                for found, row in parse(lines):
+                    if found == kind:
+                        out.write(separator + json.dumps(row))
+                        separator = ",\n"
+        out.write("]")
+    out.write("}\n")
 
 
 def kept_in(catalog: Catalog) -> Iterator[tuple[str, dict[str, Any]]]:

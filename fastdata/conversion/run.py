@@ -39,6 +39,11 @@ PICTURES_PER_WORKER = 32
 """A worker takes about 0.3 s to start, as long as it takes to convert so many pictures: fewer are not worth another one."""
 
 
+CHECKPOINT_S = 5.0
+"""At most so much work is lost by an interruption, also with a slow codec whose bytes come slowly. When checkpoints are taken
+does not change the bytes of the store."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a conversion is."""
@@ -80,6 +85,11 @@ class Converted:
         tally, out = self.tally, []
         if tally.skipped:
             out.append(f"{sum(tally.skipped.values()):,} images could not be stored")
+        out += [f"{p.file}: {p.detail}" for p in self.scan.problems if p.kind == "missing-split"]
+        if tally.shared:
+            out.append(f"{tally.shared:,} images are in two splits: what is measured on them is no validation")
+        if self.scan.root.is_dir() and self.scan.root.resolve() in self.out.resolve().parents:
+            out.append(f"the store lies in the folder of its dataset, {self.scan.root}: a later reading of it may find the store")
         if tally.truncated_kept:
             out.append(f"{tally.truncated_kept:,} pictures break off; what could be decoded was kept, as asked for")
         if tally.stored and tally.background > tally.stored / 2:
@@ -136,6 +146,8 @@ def convert(
     options = options or ConvertOptions()
     target = Path(out)
     check_target(target, overwrite=overwrite)
+    if report is not None:
+        reporting.check_report(Path(report))
     tell = listener or (lambda progress: None)
     tell(Progress("read", 0, 0, 0, 0))
     scan = scan_source(Path(src), options)
@@ -191,6 +203,7 @@ class _Run:
         self.table = scan.table
         self.rows_of = scan.table.counts()
         self.resumed = 0
+        self.durable = time.monotonic()
         self.stored_by_split = dict.fromkeys(scan.splits, 0)
 
     @property
@@ -244,7 +257,7 @@ class _Run:
                     assert done.index == index, (done.index, index)
                     self._take(done, payload)
                 self.position += 1
-                if self.writer.due:
+                if self.writer.due or time.monotonic() - self.durable > CHECKPOINT_S:
                     self._checkpoint()
                 if time.monotonic() - told > 0.1:
                     told = time.monotonic()
@@ -257,6 +270,7 @@ class _Run:
         return Progress("convert", self.position, len(self.order), self.tally.payload_nbytes, self.skipped, self.resumed)
 
     def _checkpoint(self) -> None:
+        self.durable = time.monotonic()
         self.writer.checkpoint(
             {
                 "position": self.position,

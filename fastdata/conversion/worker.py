@@ -24,6 +24,7 @@ from fastdata.labels import Instances
 from fastdata.pixels import encode, fitted_size, is_original_jpeg, resize, to_planar
 from fastdata.problems import Problem, Skip
 from fastdata.settle import scaled, settle
+from fastdata.sources.files import open_regular
 from fastdata.sources.scan import RowTable
 
 Encoding = Literal["raw", "jpeg", "webp"]
@@ -109,7 +110,7 @@ def process(setup: Setup, table: RowTable, job: Job, buffer: npt.NDArray[np.uint
         OSError: Out of file descriptors or memory: not the picture's fault, so the run must stop.
     """
     try:
-        with open(job.path, "rb", buffering=0) as file:
+        with open(open_regular(job.path), "rb", buffering=0) as file:
             data = file.readall()
     except OSError as err:
         return Done(job.index, skip=_unreadable(job, err))

@@ -112,7 +112,7 @@ class _Reader:
         self.scan.label_files = [LabelFile(name, o.digest) for name, o in zip(self.names, outlines, strict=True)]
         self.categories = read_categories(outlines, options, self.report)
         self.scan.decisions.update(self.categories.decisions)
-        self.scan.decisions["annotations"] = _per_split(self.scan.splits, self.names)
+        self.scan.decisions["annotation-files"] = _per_split(self.scan.splits, self.names)
         self.keypoints = self.categories.keypoints or self._keypoints_of_rows()
         if self.keypoints > MAX_KEYPOINTS:
             raise DataError(f"{self.names[0]}: keypoints must be at most {MAX_KEYPOINTS} an object, got {self.keypoints}")
@@ -257,7 +257,7 @@ class _Reader:
             scan.decisions["names"] = "one class for all objects"
         elif options.names is not None:
             scan.decisions["names"] = "as given"
-        scan.decisions["images"] = _per_split(scan.splits, self.folders)
+        scan.decisions["image-folders"] = _per_split(scan.splits, self.folders)
         scan.task = options.task or ("pose" if self.posed else "segment" if self.outlined else "detect")
         scan.keypoints = self.keypoints
         scan.keypoint_names, scan.flip_idx, scan.skeleton = categories.keypoint_names, categories.flip_idx, categories.skeleton

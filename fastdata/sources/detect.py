@@ -254,7 +254,28 @@ def _folders(src: Path, names: list[str], also: str = "") -> Iterator[tuple[Path
 
 def _by_xml(src: Path, *, deep: bool) -> list[Found]:
     places = find_places(Path(os.path.abspath(src)), DEPTH if deep else 0)
-    return [Found("voc", f"xml in {os.path.relpath(places[0][1], src)}", src)] if places else []
+    if not places:
+        return []
+    inside = [os.path.relpath(place[1], os.path.abspath(src)).split(os.sep) for place in places]
+    tops = {parts[0] for parts in inside if len(parts) > 1}
+    strays = _strays(src, tops)
+    if strays:
+        raise DataError(
+            f"{src}: a dataset must be all that a folder holds, or lie in the folder itself; got Pascal VOC in "
+            f"{', '.join(f'{top}/' for top in sorted(tops))} beside {', '.join(f'{name}/' for name in strays[:8])}; "
+            f"give {src / min(tops)}, or another one of them"
+        )
+    return [Found("voc", f"xml in {os.sep.join(inside[0])}", src)]
+
+
+def _strays(src: Path, tops: set[str]) -> list[str]:
+    """Return the folders beside those that hold xml: whoever gives a folder of many datasets does not mean the first of them.
+
+    The development kit keeps its years beside results and code.
+    """
+    if all(re.fullmatch(r"VOC\d{4}", top) for top in tops):
+        return []
+    return sorted(entry.name for entry in os.scandir(src) if entry.is_dir() and entry.name[0] != "." and entry.name not in tops)
 
 
 def _by_dota(src: Path, names: list[str]) -> list[Found]:

@@ -99,10 +99,33 @@ def stat_image(path: str | Path) -> tuple[int, int]:
 
 def digest(path: str | Path) -> bytes:
     """Return the 16-byte BLAKE2b of a whole file."""
-    with open(path, "rb") as file:
+    with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_NBYTES)).digest()
 
 
 def digest_bytes(data: bytes) -> bytes:
     """Return what :func:`digest` returns for a file with this content."""
     return hashlib.blake2b(data, digest_size=DIGEST_NBYTES).digest()
+
+
+def open_regular(path: str | Path) -> int:
+    """Open a file for reading and return its descriptor.
+
+    A pipe, a socket or a device under the name of a picture or a label would be waited for without end, so it is refused.
+
+    Raises:
+        OSError: It is not there, may not be read, or is no regular file (``EINVAL``; a folder is one of those: ``EISDIR``).
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as err:
+        if err.errno == errno.ENXIO:  # a socket
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path)) from None
+        raise
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))

@@ -14,6 +14,7 @@ import os
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -222,7 +223,8 @@ def _rule(layout: Layout, options: SourceOptions) -> tuple[Task, RowRule, tuple[
     """Decide what the columns mean: (task, rule, names or ``None`` where the labels decide how many there are)."""
     yaml, said = layout.yaml, layout.decisions
     keypoints = yaml.keypoints if yaml is not None else 0
-    task: Task = options.task or ("pose" if keypoints else "detect")
+    stated: Task | None = next((known for known in get_args(Task) if yaml is not None and yaml.task == known), None)
+    task: Task = options.task or ("pose" if keypoints else stated if stated in ("segment", "obb") else "detect")
     if task == "pose" and not keypoints:
         raise DataError(f"{layout.file}: kpt_shape must be given for task pose, got none; add kpt_shape: [K, 3] to the data.yaml")
     if keypoints and task in ("segment", "obb"):

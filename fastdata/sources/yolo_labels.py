@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from fastdata.problems import Problem
+from fastdata.sources.files import open_regular
 from fastdata.sources.yolo_paths import Layout, is_below
 
 BESIDE, GIVEN = "beside the image", "given folder of labels"
@@ -183,11 +184,19 @@ def _join(folder: str, rest: str) -> str:
 
 
 def read_small(path: str) -> bytes | None:
-    """Return the content of a file, ``None`` where there is none. No buffers as ``open`` makes: they cost more than reading."""
+    """Return the content of a file, ``None`` where there is none. No buffers as ``open`` makes: they cost more than reading.
+
+    Raises:
+        OSError: It is there and cannot be read: a broken link, a pipe. Its picture must not become background for that.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
+        if os.path.islink(path):
+            raise
         return None
+    except IsADirectoryError:
+        return None  # a folder of that name is none
     try:
         data = os.read(fd, _READ_NBYTES)
         if len(data) == _READ_NBYTES:
@@ -196,7 +205,5 @@ def read_small(path: str) -> bytes | None:
                 blocks.append(os.read(fd, _READ_NBYTES))
             data = b"".join(blocks)
         return data
-    except IsADirectoryError:
-        return None
     finally:
         os.close(fd)

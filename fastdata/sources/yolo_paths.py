@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fastdata.errors import DataError, UsageError
 from fastdata.problems import Problem
-from fastdata.sources.files import is_image_name, list_images
+from fastdata.sources.files import is_image_name, list_images, open_regular
 from fastdata.sources.scan import SourceOptions
 from fastdata.sources.yolo_yaml import DataYaml, Entry, names_a_split, read_yaml
 
@@ -146,7 +146,8 @@ def read_lines(path: str, name: str) -> list[str]:
         path: The file.
         name: How an error calls it.
     """
-    data = Path(path).read_bytes()
+    with open(open_regular(path), "rb") as file:
+        data = file.read()
     try:
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             text = data.decode("utf-16")

@@ -332,7 +332,7 @@ def _class_fault(value: float, text: str, rule: RowRule, known: frozenset[int]) 
         broken = f"class {value:.0f} must be < {rule.classes} ({rule.limit_is})"
     else:
         broken = f"class {value:.0f} must be one of the {len(rule.ids)} ids in names ({rule.ids[0]}..{rule.ids[-1]})"
-    return "class-range", f"{broken}, so names or labels are wrong; correct them, or leave such rows out with on_error='skip'"
+    return "class-range", f"{broken}, so names or labels are wrong; correct them, or leave such rows out with --on-error skip"
 
 
 def _as_rows(values: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], rule: RowRule) -> Rows:

@@ -21,7 +21,7 @@ SPLIT_KEYS = {"train": "train", "val": "val", "validation": "val", "valid": "val
 """Keys that name a split, and the split they name. Where two name the same one, the first in this order holds."""
 
 OTHER_KEYS = frozenset(
-    ("path", "names", "nc", "channels", "kpt_shape", "flip_idx", "kpt_names", "masks_dir", "download", "roboflow", "format")
+    "path names nc channels task kpt_shape flip_idx kpt_names masks_dir download roboflow format".split()
 )
 """Keys that are known not to name a split."""
 
@@ -58,6 +58,8 @@ class DataYaml:
     flip_idx: tuple[int, ...] = ()
     channels: str = ""
     """As written; "" where it is not stated."""
+    task: str = ""
+    """As written, which trainers do not: ``fastdata export`` says so what the columns of a row are."""
     has_download: bool = False
 
 
@@ -122,6 +124,7 @@ class _Reader:
             keypoint_names=self._kpt_names(keypoints),
             flip_idx=self._flip_idx(keypoints),
             channels=channels.text if (channels := self._scalar("channels")) else "",
+            task=task.text if (task := self._scalar("task")) else "",
             has_download="download" in self.nodes,
         )
 

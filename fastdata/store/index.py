@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import stat
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -61,11 +62,14 @@ class MappedFile:
     def __init__(self, path: Path, nbytes: int) -> None:
         self.path = path
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
         except FileNotFoundError:
             raise StoreError(f"{path}:0: the file must be there, since the index names it; take it from a backup") from None
         try:
-            got = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError(f"{path}:0: the file must be a regular file, got something else")
+            got = status.st_size
             if got != nbytes:
                 raise StoreError(f"{path}:{min(got, nbytes)}: the file must be {nbytes} bytes long, got {got}; {DAMAGED}")
             # A mapping needs no open file; before Python 3.13 it keeps one all the same.
@@ -147,8 +151,15 @@ class Index:
         _compare(raw, header.manifest_crc, "manifest", path, base + HEADER.size)
         try:
             manifest = Manifest.from_json(json.loads(raw.tobytes()))
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as e:
             raise StoreError(f"{path}:{base + HEADER.size}: manifest must be as docs/format.md says, got {e!r}") from e
+        stop = 0
+        for name, (start, end) in manifest.splits.items():
+            if start != stop or end < start:
+                raise StoreError(f"{path}:{base + HEADER.size}: split {name!r} must begin at entry {stop}, got {start} to {end}")
+            stop = end
+        if manifest.splits and stop != manifest.counts.entries:
+            raise StoreError(f"{path}:{base + HEADER.size}: splits must cover {manifest.counts.entries} entries, got {stop}")
         if manifest.uid != mark.uid.hex():
             raise StoreError(f"{path}:{base}: manifest and end mark must have one uid, got {manifest.uid} and {mark.uid.hex()}")
         at = base + header.table_offset

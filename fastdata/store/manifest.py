@@ -104,6 +104,9 @@ class Manifest:
             KeyError, TypeError, ValueError: A key is missing or of another type.
         """
         known = {f.name for f in fields(cls)} - {"extra"}
+        for name in ("decisions", "options", "summary"):
+            if not isinstance(data.get(name, {}), Mapping):
+                raise TypeError(f"{name} must be an object, got {type(data[name]).__name__}")
         values = {key: value for key, value in data.items() if key in known}
         points = values.get("keypoints")
         splits = {str(s["name"]): (int(s["start"]), int(s["stop"])) for s in data["splits"]}

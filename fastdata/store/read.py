@@ -238,7 +238,10 @@ def _map_payload(index: Index, file: PayloadFile) -> MappedFile:
     at = f"{index.path}:{index.mark.index_offset}: payload file {file.name!r}"
     if file.name in (".", "..") or set(file.name) & set("/\\\0"):
         raise StoreError(f"{at} must have a plain name, in the folder of the index")
-    mapped = MappedFile(index.path.with_name(file.name), file.file_nbytes or 0) if file.name else index.file
+    try:
+        mapped = MappedFile(index.path.with_name(file.name), file.file_nbytes or 0) if file.name else index.file
+    except (UnicodeEncodeError, OSError) as e:
+        raise StoreError(f"{at} must be a file that can be read, got: {e}") from e
     if not 0 <= file.payload_nbytes <= (len(mapped.data) if file.name else index.mark.index_offset):
         raise StoreError(f"{at} must hold its records before anything else, got {file.payload_nbytes} bytes of them")
     return mapped

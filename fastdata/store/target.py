@@ -94,7 +94,7 @@ def check_target(
         kind = "a folder of shards" if backend == "shards" else "one LMDB file"
         raise UsageError(f"{path} must be {kind} to be replaced by one, got the other; choose another name or remove it")
     if not overwrite:
-        raise UsageError(f"{path} must not exist yet, got {state}; replace it with --overwrite or choose another name")
+        raise UsageError(f"{path} must not exist yet, got a store; use --overwrite (overwrite=True) or choose another name")
 
 
 def finish(out: Path, staging: Path, seal: dict[str, Any]) -> None:

@@ -248,3 +248,48 @@ def test_a_moved_source_gives_the_same_bytes(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "set", tmp_path / "elsewhere" / "copy")
     convert(tmp_path / "elsewhere/copy/data.yaml", tmp_path / "b.lmdb", ConvertOptions(codec="raw"))
     assert kit.store_bytes(tmp_path / "a.lmdb") == kit.store_bytes(tmp_path / "b.lmdb")
+
+
+def test_a_pipe_or_a_broken_link_in_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    """A label that cannot be read must not make its picture background; an image that is a pipe is left out with its reason."""
+    data = kit.yolo(tmp_path / "set", {"train": 4})
+    label = tmp_path / "set/labels/train/00001.txt"
+    for make in (lambda: os.mkfifo(label), lambda: label.symlink_to("gone")):
+        label.unlink()
+        make()
+        with pytest.raises(OSError, match=r"00001\.txt"):
+            convert(data, tmp_path / "out.lmdb", ConvertOptions(codec="raw"))
+    label.unlink()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "set/images/train/00009.jpg").symlink_to(tmp_path / "pipe")
+    assert convert(data, tmp_path / "out.lmdb", ConvertOptions(codec="raw")).tally.skipped == {"unreadable": 1}
+
+
+def test_a_report_replaces_nothing_but_a_report(tmp_path: Path) -> None:
+    """A label file given by mistake stays; a pipe is written to; an earlier report is replaced; a folder is refused at once."""
+    data = kit.yolo(tmp_path / "set", {"train": 3})
+    label = tmp_path / "set/labels/train/00001.txt"
+    before = label.read_bytes()
+    for wrong in (label, tmp_path / "set", tmp_path / "no/such/report.json"):
+        with pytest.raises(UsageError, match="report"):
+            convert(data, tmp_path / "out.lmdb", ConvertOptions(codec="raw"), report=wrong)
+    assert label.read_bytes() == before
+    assert not (tmp_path / "out.lmdb").exists()
+    for _ in range(2):
+        convert(data, tmp_path / "out.lmdb", ConvertOptions(codec="raw"), report=tmp_path / "r.json", overwrite=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.lmdb", "r.json", "set"]
+    done = kit.fastdata("convert", data, tmp_path / "out.lmdb", "--overwrite", "--report", "/dev/stderr")
+    assert done.returncode == 0
+    assert '"summary"' in done.stderr
+
+
+def test_what_a_user_should_look_at_is_a_warning(tmp_path: Path) -> None:
+    """A split that is not there, pictures that two splits share, a store inside its dataset."""
+    kit.yolo(tmp_path / "set", {"train": 3})
+    data = tmp_path / "set/data.yaml"
+    data.write_text("names: [a, b, c]\ntrain: images/train\nval: images/train\ntest: images/gone\n")
+    warnings = convert(data, tmp_path / "set/out.lmdb", ConvertOptions(codec="raw")).warnings
+    assert len(warnings) == 3
+    assert any("gone" in text for text in warnings)
+    assert any("two splits" in text for text in warnings)
+    assert any("in the folder of its dataset" in text for text in warnings)

@@ -164,7 +164,7 @@ def test_the_message_of_a_class_beyond_the_names_says_what_to_do() -> None:
     """The one fault that stops a run by itself."""
     detail = one("7 .5 .5 .1 .1", RowRule(3)).problems[0][1].detail
     assert detail.startswith("class 7 must be < 3 (the number of names), ")
-    assert "on_error='skip'" in detail
+    assert "--on-error skip" in detail
 
 
 def test_a_sixth_column_is_called_a_confidence() -> None:
