@@ -213,6 +213,11 @@ def data_yaml(
         if not taken and word != split:
             notes.append(f"split {split} is called {word} in data.yaml, as trainers look for it")
     notes += [f"data.yaml has no split {key}, which most trainers ask for" for key in ("train", "val") if key not in keys]
+    notes += [
+        f"split {key} is read back by name alone: fastdata convert --split {key!r}"
+        for key in keys
+        if key not in dict(SPLIT_WORDS)
+    ]
     content: dict[str, object] = {**keys, "nc": len(names), "names": dict(enumerate(names))}
     if form == "obb":
         content["task"] = "obb"  # fastdata convert reads it back

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.conversion.estimate import gigabytes
+from fastdata.errors import StoreError
 from fastdata.labels import CROWD, DIFFICULT, KIND_NAMES, POLYGON, TRUNCATED
 from fastdata.store.format import ENCODINGS, VERSION
 
@@ -134,6 +135,11 @@ def _count_instances(
     """Add objects ``first`` to ``last``. ``last_seen`` is the last entry in which each class was found, by earlier blocks."""
     cls, flags = catalog.cls[first:last], catalog.flags[first:last]
     parts = catalog.part_offsets[first : last + 1]
+    for what, column, limit in (("class", cls, len(catalog.names)), ("kind", catalog.kind[first:last], len(KIND_NAMES))):
+        if len(column) and not 0 <= int(column.min()) <= int(column.max()) < limit:
+            raise StoreError(
+                f"{what} of every object must be 0..{limit - 1}, got {int(column.min())}..{int(column.max())}; run verify"
+            )
     for name, bit in FLAGS.items():
         out[name] += int(np.count_nonzero(flags & bit))
     kind = catalog.kind[first:last]
