@@ -7,13 +7,13 @@ or the check is bad, 2 wrong usage, 130 interrupted. Heavy imports happen inside
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fastdata import __version__
+from fastdata.choices import Codec, Decoder, Format, OnError, Resample, SourceKind, TaskKind, VocOrigin
 from fastdata.errors import FastdataError, MissingExtra, UsageError
 
 app = typer.Typer(
@@ -24,72 +24,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-
-
-class Codec(StrEnum):
-    """Choices of ``--codec``."""
-
-    auto = "auto"
-    raw = "raw"
-    jpeg = "jpeg"
-    webp = "webp"
-    original = "original"
-
-
-class Resample(StrEnum):
-    """Choices of ``--resample``."""
-
-    trainer = "trainer"
-    area = "area"
-
-
-class Decoder(StrEnum):
-    """Choices of ``--decoder``."""
-
-    simplejpeg = "simplejpeg"
-    turbojpeg = "turbojpeg"
-    opencv = "opencv"
-
-
-class SourceKind(StrEnum):
-    """Choices of ``--source``."""
-
-    coco = "coco"
-    yolo = "yolo"
-    voc = "voc"
-    dota = "dota"
-
-
-class OnError(StrEnum):
-    """Choices of ``--on-error``."""
-
-    safe = "safe"
-    skip = "skip"
-    raise_ = "raise"
-
-
-class TaskKind(StrEnum):
-    """Choices of ``--task``."""
-
-    detect = "detect"
-    segment = "segment"
-    pose = "pose"
-    obb = "obb"
-
-
-class Format(StrEnum):
-    """Choices of ``export --format``."""
-
-    coco = "coco"
-    yolo = "yolo"
-
-
-class VocOrigin(StrEnum):
-    """Choices of ``--voc-origin``."""
-
-    auto = "auto"
-    one = "one"
-    zero = "zero"
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
