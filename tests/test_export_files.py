@@ -12,7 +12,7 @@ from label_kit import Shot, Thing, blank, write
 
 from fastdata.errors import UsageError
 from fastdata.export import export
-from fastdata.export_files import file_names
+from fastdata.export_files import MARKER, file_names
 from fastdata.store.read import open_store
 
 
@@ -69,7 +69,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="--overwrite"):
             export(store, tmp_path / "empty", format="coco")
         export(store, tmp_path / "empty", format="coco", overwrite=True)
-        assert sorted(p.name for p in (tmp_path / "empty").iterdir()) == ["annotations", "images"]
+        assert sorted(p.name for p in (tmp_path / "empty").iterdir()) == [MARKER, "annotations", "images"]
         for wrong in ({"format": "voc"}, {"format": "coco", "image_format": "gif"}):
             with pytest.raises(UsageError, match="must be one of"):
                 export(store, tmp_path / "other", **wrong)  # type: ignore[arg-type]
@@ -77,9 +77,22 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.doc"]
 
 
+def test_a_dataset_that_looks_like_an_export_is_never_replaced(tmp_path: Path) -> None:
+    """images, labels and data.yaml are what everybody's dataset holds; only the marker says that an export made them."""
+    for name in ("images/a.png", "labels/a.txt", "data.yaml"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_text("mine")
+    with open_store(write(tmp_path / "s.lmdb", [Shot(blank(8, 8))])) as store:
+        for format in ("coco", "yolo"):
+            with pytest.raises(UsageError, match="earlier export"):
+                export(store, tmp_path / "set", format=format, overwrite=True)  # type: ignore[arg-type]
+    assert (tmp_path / "set/images/a.png").read_text() == "mine"
+
+
 def test_the_store_is_never_replaced_by_its_export(tmp_path: Path) -> None:
     """A store that lies in the target, under a name that an export has, stops the export."""
     (tmp_path / "out/images").mkdir(parents=True)
+    (tmp_path / "out" / MARKER).touch()
     with open_store(write(tmp_path / "out/images/s.lmdb", [Shot(blank(8, 8))])) as store:
         with pytest.raises(UsageError, match="must not hold the store"):
             export(store, tmp_path / "out", format="coco", overwrite=True)
@@ -92,6 +105,7 @@ def test_a_failed_export_leaves_what_was_there(tmp_path: Path, format: str) -> N
     shots = [Shot(blank(8, 8), key=f"{k}.png") for k in range(30)]
     shots.append(Shot(blank(8, 8), key="broken.png", encoding="jpeg", payload=b"\xff\xd8 no", rect=(0, 0, 4, 4)))
     (tmp_path / "out/labels").mkdir(parents=True)
+    (tmp_path / "out" / MARKER).touch()
     (tmp_path / "out/labels/old.txt").write_text("old")
     with open_store(write(tmp_path / "s.lmdb", shots)) as store:
         with pytest.raises(ValueError, match="payload"):
