@@ -18,13 +18,28 @@ IDENTITY = ("bench", "what", "set", "workers", "backend", "images")
 """Rows that agree in these are measurements of the same thing; the last one counts."""
 
 
+SHOWN = {
+    "convert": ("shards", "lmdb", "liblmdb"),
+    "open_store": ("open", "open, private memory of each of 8"),
+    "read_coco": ("",),
+}
+"""What the README shows of each script: how the rows begin (``open_store``: what they are). Everything else is in the results."""
+
+
+def is_shown(row: dict[str, Any]) -> bool:
+    """Tell whether the README shows a row."""
+    begins = SHOWN.get(row["bench"], ())
+    return row["what"] in begins if row["bench"] == "open_store" else row["what"].startswith(begins)
+
+
 def newest(folder: Path) -> list[dict[str, Any]]:
     """Return the last row of each thing measured, in the order in which they were first measured."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            rows[tuple(row.get(key) for key in IDENTITY)] = row
+            if is_shown(row):
+                rows[tuple(row.get(key) for key in IDENTITY)] = row
     return list(rows.values())
 
 
@@ -41,7 +56,9 @@ def block(rows: list[dict[str, Any]]) -> str:
         details = [str(row[key]) for key in ("backend", "set") if row.get(key)]
         details += [f"{row['workers']} worker{'s' if row['workers'] > 1 else ''}"] if row.get("workers") else []
         what += f" ({', '.join(details)})" if details else ""
-        value = f"{figure(row['median'])} ({figure(row['low'])} to {figure(row['high'])}) {row['unit']}, n = {row['n']}"
+        if row["unit"] == "s" and row["median"] < 0.1:
+            row = {**row, "unit": "ms", **{key: 1e3 * row[key] for key in ("median", "low", "high")}}
+        value = f"{figure(row['median'])} {row['unit']} ({figure(row['low'])} to {figure(row['high'])}, n = {row['n']})"
         ratio = f"{row['ratio']:.2f}" if row.get("ratio") is not None else ""
         lines.append(f"| {what} | {value} | {row.get('against') or ''} | {ratio} |")
     machines = sorted({f"{row['machine']['cpu']}, {row['machine']['cores']} cores" for row in rows})
