@@ -22,6 +22,7 @@ SHOWN = {
     "convert": ("shards", "lmdb", "liblmdb"),
     "open_store": ("open", "open, private memory of each of 8"),
     "read_coco": ("",),
+    "startup": ("fastdata --help", "peak memory"),
 }
 """What the README shows of each script: how the rows begin (``open_store``: what they are). Everything else is in the results."""
 
