@@ -1,0 +1,83 @@
+"""Stateless random numbers: each is a function of (seed, epoch, entry, draw, stream) and of nothing else.
+
+No generator exists, so nothing is ever seeded and nothing depends on the order of calls, on how a set is cut into batches, or on
+who asks. An *entry* is the number of a picture in the catalog; *draw* tells repeated uses of one entry in one epoch apart.
+
+The mixing function is the finaliser of SplitMix64 in the variant "Mix13" (Stafford, "Better bit mixing", 2011; Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). The numbers of one key are SplitMix64's sequence from it.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+STREAMS = MappingProxyType(
+    {
+        "order": 1,
+        "sample": 2,
+        "partner": 3,
+        "mixup": 4,
+        "cutmix": 5,
+        "copy_paste": 6,
+        "substitute": 7,
+        "layout": 8,
+    }
+)
+"""Numbers of the streams. They are part of every sample: changing one changes all that is drawn from it."""
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, odd
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_MASK = (1 << 64) - 1
+
+
+def mix64(x: U64) -> U64:
+    """Scatter the bits of (...,) 64-bit numbers: a bijection."""
+    x = (x ^ (x >> _S30)) * _M1
+    x = (x ^ (x >> _S27)) * _M2
+    return x ^ (x >> _S31)
+
+
+def _absorb(key: U64, value: npt.NDArray[np.generic] | int) -> U64:
+    words = np.asarray(value & _MASK if isinstance(value, int) else value).astype(np.uint64)
+    return mix64((key ^ words) + _GAMMA)
+
+
+def keys(seed: int, epoch: int, stream: str, entries: npt.ArrayLike, draws: npt.ArrayLike = 0) -> U64:
+    """Return the (n,) key of each entry: what its numbers in a stream are made from.
+
+    Args:
+        seed: Any integer.
+        epoch: Any integer.
+        stream: A name in :data:`STREAMS`.
+        entries: (n,) integers.
+        draws: (n,) or one integer; 0 unless an entry is used more than once in an epoch.
+    """
+    head = np.zeros(1, np.uint64)
+    for word in (int(seed), int(epoch), STREAMS[stream]):
+        head = _absorb(head, word)
+    return _absorb(_absorb(head, np.atleast_1d(np.asarray(entries))), np.asarray(draws))
+
+
+def uniforms(of: U64, count: int, first: int = 0) -> F64:
+    """Return (n, count) numbers in [0, 1), 53 bits each, of (n,) keys.
+
+    Args:
+        of: Keys.
+        count: How many of each.
+        first: Number of the first one, so that a sequence can be had in pieces.
+    """
+    steps = (np.arange(first + 1, first + count + 1).astype(np.uint64)) * _GAMMA
+    return (mix64(of[:, None] + steps) >> _S11) * 2.0**-53
+
+
+def integers(u: F64, count: int | npt.NDArray[np.integer]) -> I64:
+    """Turn numbers in [0, 1) into integers 0..count - 1."""
+    return np.minimum((u * count).astype(np.int64), np.asarray(count, np.int64) - 1)
