@@ -75,7 +75,7 @@ def uniforms(of: U64, count: int, first: int = 0) -> F64:
         first: Number of the first one, so that a sequence can be had in pieces.
     """
     steps = (np.arange(first + 1, first + count + 1).astype(np.uint64)) * _GAMMA
-    return (mix64(of[:, None] + steps) >> _S11) * 2.0**-53
+    return (mix64(of[:, None] + steps) >> _S11).astype(np.float64) * 2.0**-53
 
 
 def integers(u: F64, count: int | npt.NDArray[np.integer]) -> I64:

@@ -76,7 +76,7 @@ class Policy:
     close_mosaic: int = 10
     """In the last so many epochs mosaic, MixUp, CutMix and Copy-Paste rest."""
     partners: str = "uniform"
-    """Where the other pictures of a sample come from: ``uniform`` over the whole set, or ``window:W``, the last W of the order."""
+    """Where the other pictures of a sample come from: ``uniform`` over the whole set, or ``window:W``, the W before it in the order."""
     min_side_px: float = 2.0
     """An object is kept if more than this is left of its width and of its height."""
     min_area_share: float | None = None
@@ -95,7 +95,7 @@ class Policy:
             object.__setattr__(self, "scale", (float(self.scale[0]), float(self.scale[1])))
         elif not _is_number(self.scale) or not 0 <= self.scale < 1:
             raise UsageError(
-                f"scale must be in 0 <= scale < 1, or (lowest, highest), got {self.scale!r}; at 1 a picture vanishes"
+                f"scale must be in 0 <= scale < 1, or (lowest, highest), got {self.scale!r}"
             )
         if self.hue not in ("add", "multiply"):
             raise UsageError(f"hue must be 'add' or 'multiply', got {self.hue!r}")
@@ -137,7 +137,8 @@ class Policy:
         unknown = sorted(content.keys() - {f.name for f in fields(cls)})
         if unknown:
             raise UsageError(f"a policy must have known names only, got {', '.join(unknown)}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in content.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+        return cls(**values)
 
 
 def _is_number(value: Any) -> bool:
