@@ -76,7 +76,7 @@ class Policy:
     close_mosaic: int = 10
     """In the last so many epochs mosaic, MixUp, CutMix and Copy-Paste rest."""
     partners: str = "uniform"
-    """Where the other pictures of a sample come from: ``uniform`` (the whole set) or ``window:W`` (the W before it in the order)."""
+    """Where the other pictures of a sample come from: ``uniform`` (all) or ``window:W`` (the W before it in the order)."""
     min_side_px: float = 2.0
     """An object is kept if more than this is left of its width and of its height."""
     min_area_share: float | None = None
