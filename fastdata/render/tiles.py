@@ -1,0 +1,97 @@
+"""The pixels of a recipe's tiles: read, decoded, cut out and resized, before any geometry.
+
+Two-stage form: a picture is first brought to the size that the trainers load it at, by their own resize, and only then warped. So
+a tile is bit for bit what a trainer warps, whatever the store keeps.
+
+Records of one call are taken in their order in the store, one after another, and what a decoder made of one is let go before the
+next: a batch of large photographs needs the memory of one photograph and of its tiles.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment.recipe import Recipe
+from fastdata.errors import StoreError
+from fastdata.pixels import decode_payload, resize, to_interleaved, to_planar
+from fastdata.store.format import ENCODINGS
+from fastdata.store.read import Store
+
+U8 = npt.NDArray[np.uint8]
+
+
+class BadRecord(StoreError):
+    """A record that cannot be drawn: damaged, or not what the catalog says.
+
+    Args:
+        message: As of every StoreError.
+        entry: Entry of the catalog that was to be drawn.
+        record: The record that it shows.
+    """
+
+    def __init__(self, message: str, entry: int, record: int) -> None:
+        super().__init__(message)
+        self.entry = entry
+        self.record = record
+
+    def __reduce__(self) -> tuple[type[BadRecord], tuple[str, int, int]]:
+        return type(self), (str(self), self.entry, self.record)
+
+
+def load_tiles(store: Store, recipe: Recipe) -> list[U8]:
+    """Return the pixels of every tile.
+
+    Args:
+        store: Where the records are.
+        recipe: Of which ``tile_entry``, ``record``, ``source_xyxy``, ``size_hw`` and ``visible_xyxy`` are used.
+
+    Returns:
+        T arrays (C, h, w) of ``size_hw``, to be read only, rows not always adjacent; C is 1 for a gray record. A view of the
+        store where the record is raw and has that size; tiles that show the same are the same array. A tile of which nothing is
+        visible is not read: (1, 0, 0).
+
+    Raises:
+        BadRecord: The bytes of a record are damaged, or are no picture of the stated size.
+    """
+    tiles: list[U8] = [np.zeros((1, 0, 0), np.uint8)] * len(recipe.record)
+    x0, y0, x1, y1 = recipe.visible_xyxy.T
+    seen = np.flatnonzero((x0 < x1) & (y0 < y1))
+    by_record = seen[np.argsort(recipe.record[seen], kind="stable")]
+    now, pixels = -1, tiles[0] if tiles else np.zeros((1, 0, 0), np.uint8)
+    made: dict[tuple[int, ...], U8] = {}
+    for t in by_record.tolist():
+        record = int(recipe.record[t])
+        if record != now:
+            pixels = _record(store, record, int(recipe.tile_entry[t]))
+            now = record
+            made.clear()
+        form = (*recipe.source_xyxy[t].tolist(), *recipe.size_hw[t].tolist())
+        if form not in made:
+            made[form] = _resized(pixels, *form)
+        tiles[t] = made[form]
+    return tiles
+
+
+def _record(store: Store, record: int, entry: int) -> U8:
+    """Return the whole picture of a record, (C, H, W)."""
+    catalog = store.catalog
+    height, width = catalog.rec_hw[record].tolist()
+    encoding = ENCODINGS[int(catalog.rec_encoding[record])]
+    try:
+        payload = store.read_record(record)
+        return decode_payload(payload, encoding, (height, width), int(catalog.rec_channels[record]))
+    except StoreError as err:
+        # The picture's own name first: it is what a person can look at, or convert anew.
+        message = f"{catalog.key(entry)}: entry {entry}, record {record} of {store.path}: {err}"
+        raise BadRecord(message, entry, record) from err
+
+
+def _resized(pixels: U8, x0: int, y0: int, x1: int, y1: int, height: int, width: int) -> U8:
+    """Return a rectangle of a picture at the size of its tile."""
+    cut = pixels[:, y0:y1, x0:x1]
+    if cut.shape[1:] == (height, width):
+        return cut
+    # On the interleaved picture, as the trainers do it; one gray plane gives the same numbers as three equal ones.
+    picture = cut[0] if len(cut) == 1 else to_interleaved(cut)
+    return to_planar(resize(picture, (height, width), "trainer"))
