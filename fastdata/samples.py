@@ -1,0 +1,238 @@
+"""The pictures of one use of a store, by id: planned, drawn, and in the trainers' form.
+
+:class:`Samples` knows what is trained on (or validated) and how, and nothing of order, workers or threads. *Ids* are 0..n - 1
+within the chosen entries. A sample is a function of (store, settings, epoch, id, draw) alone, whatever batch it comes in.
+
+    recipe, images = samples.draw(ids, epoch)
+    batch = samples.batch(recipe, images)
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment.letterbox import letterbox, rect_shapes
+from fastdata.augment.plan import PLAN_VERSION, plan
+from fastdata.augment.policy import Policy
+from fastdata.augment.recipe import Recipe
+from fastdata.errors import StoreError, UsageError
+from fastdata.selection import LabelRows, check_task, choose_entries, task_of
+from fastdata.store.read import Store, open_store
+
+if TYPE_CHECKING:
+    from fastdata.transforms import Transforms
+
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+
+Fraction = float | int
+
+
+class Samples:
+    """The samples of one use of a store.
+
+    Pickles by the store's path, so it may be sent to any process; safe in any number of threads.
+
+    Args:
+        store: An opened store or the path of one. A store of several splits must be opened with the one that is meant.
+        policy: What may happen to a picture; looked at when ``augment`` is true.
+        imgsz: Side of the square that a sample is drawn in, or the longer side when ``rect``, px; a multiple of ``stride``.
+        task: ``detect``, ``segment``, ``pose`` or ``obb``; ``None``: the one that the store was converted for.
+        seed: Any integer.
+        epochs: How many the training has, for ``policy.close_mosaic``; ``None``: never closed.
+        augment: Training samples when true; else each picture letterboxed, as in validation.
+        rect: Pictures sorted by aspect, and each batch as small as its pictures allow. Training with it mixes nothing (mosaic,
+            MixUp and CutMix need squares), as in the trainers.
+        batch_size: Pictures a batch; matters for ``rect``, and is read by trainers.
+        stride: Of the model, px.
+        pad: Share of a stride that is added to the sides when ``rect``; ``None``: 0 for training, 0.5 for validation, as the
+            trainers have it.
+        fraction: Which of the entries, sorted by key, are used: a float is a share, an int above 1 a count from the first.
+        classes: Class ids whose labels are used, all when ``None``; the pictures stay, and ids are not renumbered.
+        single_cls: Every class becomes 0.
+        overlap_mask: Masks of a picture are one plane of ranks instead of a plane each.
+        mask_ratio: Masks are so many times smaller than the picture.
+        transforms: An ``albumentations.Compose``, applied to the drawn picture and its labels.
+        on_bad: What a damaged record does: ``raise``, or ``replan`` the samples that touch it without it (training only; a score
+            over other pictures would not be one, so validation raises).
+
+    Raises:
+        UsageError: An argument breaks its rule, or the store does not have what the task needs.
+        MissingExtra: ``transforms`` is given and albumentations is not installed.
+    """
+
+    def __init__(
+        self,
+        store: Store | str | os.PathLike[str],
+        *,
+        policy: Policy | None = None,
+        imgsz: int = 640,
+        task: str | None = None,
+        seed: int = 0,
+        epochs: int | None = None,
+        augment: bool = True,
+        rect: bool = False,
+        batch_size: int = 16,
+        stride: int = 32,
+        pad: float | None = None,
+        fraction: Fraction = 1.0,
+        classes: Sequence[int] | None = None,
+        single_cls: bool = False,
+        overlap_mask: bool = True,
+        mask_ratio: int = 4,
+        transforms: Any = None,
+        on_bad: Literal["raise", "replan"] = "raise",
+    ) -> None:
+        self.store = store if isinstance(store, Store) else _opened(store)
+        _check_numbers(imgsz, stride, batch_size, mask_ratio, on_bad)
+        self.policy = Policy() if policy is None else policy
+        if not isinstance(self.policy, Policy):
+            raise UsageError(f"policy must be a fastdata.Policy, got {type(policy).__name__}; a preset is had by its name from "
+                             "fastdata.augment.policy.preset")
+        self.imgsz, self.stride, self.batch_size, self.seed, self.epochs = imgsz, stride, batch_size, int(seed), epochs
+        self.augment, self.rect, self.single_cls = augment, rect, single_cls
+        self.overlap_mask, self.mask_ratio, self.on_bad = overlap_mask, mask_ratio, on_bad
+        self.pad = (0.0 if augment else 0.5) if pad is None else float(pad)
+        self.task = task_of(self.store, task)
+        """One of :data:`fastdata.augment.recipe.TASKS`."""
+        self.pool = choose_entries(self.store, fraction)
+        """Ascending entry numbers of the pictures in use; partners of a mosaic come from here."""
+        self.classes = None if classes is None else tuple(sorted({int(c) for c in classes}))
+        check_task(self.store, self.pool, self.task, self.classes, training=augment)
+        _warn_if_shrunk(self.store, imgsz)
+
+        self.entries: I64 = np.asarray(self.pool, np.int64)
+        """(n,) entry number of each id."""
+        self.batch_shapes: npt.NDArray[np.int64] | None = None
+        """(batches, 2) height and width of each batch of ``batch_size`` consecutive ids when ``rect``."""
+        if rect:
+            original_hw = self.store.catalog.entry_original_hw[self.entries]
+            order, shapes_hw = rect_shapes(original_hw, batch_size, imgsz, stride=stride, pad=self.pad)
+            self.entries, self.batch_shapes = self.entries[order], np.asarray(shapes_hw, np.int64)
+            self.policy = replace(self.policy, mosaic=0.0, mixup=0.0, cutmix=0.0)
+        self.bad: set[int] = set()
+        """Entries whose record is damaged, as far as this process has met them."""
+        self.transforms: Transforms | None = None
+        if transforms is not None:
+            from fastdata.transforms import Transforms
+
+            self.transforms = Transforms(transforms, self.task)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        use = "training" if self.augment else "validation"
+        return f"Samples({str(self.store.path)!r}: {len(self)} pictures for {use}, {self.task}, imgsz {self.imgsz})"
+
+    @property
+    def shapes_differ(self) -> bool:
+        """Whether batches have more than one shape, so that ids must come in order."""
+        return self.batch_shapes is not None and bool((self.batch_shapes != self.batch_shapes[0]).any())
+
+    @property
+    def labels(self) -> LabelRows:
+        """What the trainers read of the labels without a picture: a sequence of ``{"cls": (n, 1), "bboxes": (n, 4)}``."""
+        raise NotImplementedError
+
+    @property
+    def im_files(self) -> list[str]:
+        """The key of each id: the picture's path in its dataset."""
+        raise NotImplementedError
+
+    def recipe(self, ids: npt.ArrayLike, epoch: int = 0, draws: npt.ArrayLike = 0) -> Recipe:
+        """Plan the samples of some ids.
+
+        Args:
+            ids: (B,) ids; when ``rect`` all of one batch shape.
+            epoch: From 0.
+            draws: (B,) or one: tells repeated uses of an id in an epoch apart.
+
+        Raises:
+            IndexError: An id is not in 0..n - 1.
+            UsageError: The ids have different shapes.
+        """
+        raise NotImplementedError
+
+    def render(self, recipe: Recipe, out: U8 | None = None) -> U8:
+        """Draw a recipe: (B, 3, H, W), ``out`` where it is given.
+
+        Raises:
+            StoreError: A record is damaged; the message begins with the key of its entry.
+        """
+        raise NotImplementedError
+
+    def draw(
+        self, ids: npt.ArrayLike, epoch: int = 0, draws: npt.ArrayLike = 0, out: U8 | None = None
+    ) -> tuple[Recipe, U8]:
+        """Plan and draw samples, ``on_bad`` and ``transforms`` included: what every consumer calls.
+
+        Args:
+            ids: (B,) as for :meth:`recipe`.
+            epoch: From 0.
+            draws: As for :meth:`recipe`.
+            out: (B, 3, H, W) uint8 to draw into, see :meth:`shape_of`; new memory when ``None``.
+
+        Returns:
+            The recipe, whose labels are those of the picture as it came out, and the (B, 3, H, W) pixels.
+
+        Raises:
+            StoreError: A record is damaged, and ``on_bad`` is ``raise``.
+        """
+        raise NotImplementedError
+
+    def shape_of(self, ids: npt.ArrayLike) -> tuple[int, int, int, int]:
+        """Return (B, 3, H, W): the shape of the pixels that :meth:`draw` makes of some ids, before anything is planned."""
+        raise NotImplementedError
+
+    def batch(self, recipe: Recipe, images: Any) -> dict[str, Any]:
+        """Bring samples to the trainers' form, see :func:`fastdata.batch.make_batch`.
+
+        Args:
+            recipe: From :meth:`draw`.
+            images: (B, 3, H, W) uint8, an array or a torch tensor; not copied.
+        """
+        raise NotImplementedError
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what a run must share with the run that it continues, as JSON values: same fingerprint, same samples."""
+        raise NotImplementedError
+
+
+def _opened(path: str | os.PathLike[str]) -> Store:
+    store = open_store(path)
+    if len(store.manifest.splits) > 1:
+        names = ", ".join(map(repr, store.manifest.splits))
+        raise UsageError(
+            f"a store of several splits must be opened with one of {names}, got a path alone: "
+            f"fastdata.open_store({str(store.path)!r}, split=...)"
+        )
+    return store
+
+
+def _check_numbers(imgsz: int, stride: int, batch_size: int, mask_ratio: int, on_bad: str) -> None:
+    for name, value in (("stride", stride), ("batch_size", batch_size), ("mask_ratio", mask_ratio)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if isinstance(imgsz, bool) or not isinstance(imgsz, (int, np.integer)) or imgsz < 1 or imgsz % stride:
+        near = max(round(imgsz / stride), 1) * stride if isinstance(imgsz, (int, float)) else 640
+        raise UsageError(f"imgsz must be a multiple of the stride {stride}, got {imgsz!r}; the nearest is {near}")
+    if on_bad not in ("raise", "replan"):
+        raise UsageError(f"on_bad must be 'raise' or 'replan', got {on_bad!r}")
+
+
+def _warn_if_shrunk(store: Store, imgsz: int) -> None:
+    stored = store.manifest.imgsz
+    if stored is not None and imgsz > stored:
+        warnings.warn(
+            f"imgsz {imgsz} is larger than the stored pictures ({stored} px): they were shrunk at conversion and are enlarged "
+            f"again; for full detail convert the dataset again with --imgsz {imgsz}",
+            stacklevel=3,
+        )
