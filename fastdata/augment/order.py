@@ -108,7 +108,8 @@ def epoch_order(
         start: First position that has not been trained on yet, for going on within an epoch at any world size.
 
     Raises:
-        UsageError: A number breaks its rule, or there are fewer ids left than ranks.
+        UsageError: A number breaks its rule, or the set has fewer ids than there are ranks. (When going on within an epoch fewer
+            may be left than there are ranks; then nothing is.)
     """
     return EpochOrder(n, seed, epoch, shuffle).at(np.array(rank_positions(n, rank, world_size, start=start)))
 
@@ -119,8 +120,7 @@ def rank_positions(n: int, rank: int = 0, world_size: int = 1, *, start: int = 0
     Raises:
         UsageError: As there.
     """
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise UsageError(f"rank must be in 0 <= rank < world_size, got rank {rank} and world_size {world_size}")
+    _check_share(n, rank, world_size)
     if not 0 <= start <= n:
         raise UsageError(f"start must be in 0..{n}, got {start}")
     left = n - start
@@ -130,17 +130,23 @@ def rank_positions(n: int, rank: int = 0, world_size: int = 1, *, start: int = 0
 
 
 def exact_batches(n: int, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[range]:
-    """Yield the positions of a rank's batches when every id counts exactly once, as in validation.
+    """Return the positions of a rank's batches when every id counts exactly once, as in validation.
 
     Whole batches, consecutive for each rank; ranks may differ by one batch, and a rank may have none.
 
     Raises:
         UsageError: A number breaks its rule.
     """
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise UsageError(f"rank must be in 0 <= rank < world_size, got rank {rank} and world_size {world_size}")
+    _check_share(n, rank, world_size)
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}")
     batches = -(-n // batch_size)
-    for b in range(batches * rank // world_size, batches * (rank + 1) // world_size):
-        yield range(b * batch_size, min((b + 1) * batch_size, n))
+    own = range(batches * rank // world_size, batches * (rank + 1) // world_size)
+    return (range(b * batch_size, min((b + 1) * batch_size, n)) for b in own)
+
+
+def _check_share(n: int, rank: int, world_size: int) -> None:
+    if n < 0:
+        raise UsageError(f"n must be at least 0, got {n}")
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise UsageError(f"rank must be in 0 <= rank < world_size, got rank {rank} and world_size {world_size}")

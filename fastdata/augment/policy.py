@@ -28,7 +28,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "perspective": (0.0, 0.01),  # ten times the trainers' limit; a picture folds over itself near 2 / imgsz
         "close_mosaic": (0, 1_000_000),
         "min_side_px": (0.0, 1e6),
-        "max_aspect": (1.0, math.inf),
+        "max_aspect": (1.0, 1e9),  # a limit that none meets; infinity has no place in JSON
     }
 )
 """Lowest and highest value of each number, both allowed."""
@@ -94,9 +94,7 @@ class Policy:
                 raise UsageError(f"scale must be (lowest, highest) with 0 < lowest <= highest <= 10, got {self.scale!r}")
             object.__setattr__(self, "scale", (float(self.scale[0]), float(self.scale[1])))
         elif not _is_number(self.scale) or not 0 <= self.scale < 1:
-            raise UsageError(
-                f"scale must be in 0 <= scale < 1, or (lowest, highest), got {self.scale!r}"
-            )
+            raise UsageError(f"scale must be in 0 <= scale < 1, or (lowest, highest), got {self.scale!r}")
         if self.hue not in ("add", "multiply"):
             raise UsageError(f"hue must be 'add' or 'multiply', got {self.hue!r}")
         if self.copy_paste_mode not in ("flip", "mixup"):
@@ -146,8 +144,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check(name: str, value: Any, low: float, high: float) -> None:
-    infinite = isinstance(value, float) and value == math.inf
-    if not (_is_number(value) or (infinite and high == math.inf)) or not low <= value <= high:
+    if not _is_number(value) or not low <= value <= high:
         raise UsageError(f"{name} must be in {low:g}..{high:g}, got {value!r}")
 
 
