@@ -80,4 +80,5 @@ def uniforms(of: U64, count: int, first: int = 0) -> F64:
 
 def integers(u: F64, count: int | npt.NDArray[np.integer]) -> I64:
     """Turn numbers in [0, 1) into integers 0..count - 1."""
-    return np.minimum((u * count).astype(np.int64), np.asarray(count, np.int64) - 1)
+    out: I64 = (u * count).astype(np.int64)  # u is at most 1 - 2**-53, and so much of a float is less than it after rounding too
+    return out
