@@ -1,0 +1,266 @@
+"""Points, boxes, keypoints and outlines through a warp, and what of them a frame shows.
+
+Everything is float64, in pixels of edges (see ``fastdata.boxes``), for all objects of a batch at once. A warp is a list of
+(k, 3, 3) matrices for column vectors (x, y, 1) and, for each thing, the number ``of`` its matrix. Rings are flat points with
+offsets (see ``fastdata.augment.ragged``), closed without repeating the first point.
+
+Behind the camera. Under perspective a point's third coordinate is its distance; at 0 it lies at infinity, and below it would
+come out mirrored, on the wrong side. So outlines are cut where that coordinate is :data:`NEAR`, before the division: what is
+left has a place, straight sides stay straight, and the frame cuts the rest. A single point there has no place: NaN, and as a
+keypoint it is not visible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment import ragged
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+NEAR = 1e-6
+"""Least third coordinate that is seen. Nearer, a canvas of thousands of pixels is thousands of millions of pixels away, or
+enlarged a million times; and doubles still place a cut at the frame to a millionth of a pixel."""
+
+SPECK_PX2 = 1e-6
+"""An outline of no more area than this is a line but for rounding, and covers the centre of no pixel."""
+
+
+def warp_points(points: F64, matrices: F64, of: I64) -> F64:
+    """Map (V, 2) points by ``matrices[of]``; the third coordinate divides where a matrix is projective, NaN behind the camera."""
+    xyw = _mapped(points, matrices, of)
+    return xyw[:, :2] if xyw.shape[1] == 2 else _divided(np.where(xyw[:, 2:] >= NEAR, xyw, np.nan))
+
+
+def warp_rings(points: F64, point_offsets: I64, matrices: F64, of: I64) -> tuple[F64, I64]:
+    """Map rings; those that reach behind the camera are cut before the division.
+
+    Args:
+        points: (V, 2)
+        point_offsets: (P + 1,)
+        matrices: (k, 3, 3)
+        of: (P,) matrix of each ring.
+
+    Returns:
+        Points and offsets of P rings; a ring wholly behind the camera is empty.
+    """
+    xyw = _mapped(points, matrices, np.repeat(of, np.diff(point_offsets)))
+    if xyw.shape[1] == 2:
+        return xyw, point_offsets
+    depth = xyw[:, 2] - NEAR
+    if (depth < 0).any():
+        xyw, point_offsets = _cut(xyw, point_offsets, depth, 2, np.full(len(xyw), NEAR))
+    return _divided(xyw), point_offsets
+
+
+def warp_boxes(xyxy: F64, matrices: F64, of: I64) -> F64:
+    """Return the boxes around the mapped corners of (N, 4) boxes, not clipped; zeros for a box wholly behind the camera."""
+    points, offsets = warp_rings(corners_of(xyxy).reshape(-1, 2), 4 * np.arange(len(xyxy) + 1), matrices, of)
+    out = ring_bounds(points, offsets)
+    out[offsets[1:] == offsets[:-1]] = 0.0
+    return out
+
+
+def clip_boxes(xyxy: F64, rects_xyxy: F64) -> F64:
+    """Clip (N, 4) boxes to a rectangle each; what lies outside has no width or no height afterwards."""
+    return np.clip(xyxy, rects_xyxy[:, [0, 1, 0, 1]], rects_xyxy[:, [2, 3, 2, 3]])
+
+
+def is_within(xyxy: F64, rects_xyxy: F64) -> Bool:
+    """Tell which (N, 4) boxes lie wholly in their rectangles, the border included."""
+    out: Bool = ((xyxy[:, :2] >= rects_xyxy[:, :2]) & (xyxy[:, 2:] <= rects_xyxy[:, 2:])).all(axis=1)
+    return out
+
+
+def corners_of(xyxy: F64) -> F64:
+    """Return the (N, 4, 2) corners of (N, 4) boxes, clockwise on the screen from the upper left."""
+    return xyxy[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+
+
+def warp_keypoints(keypoints: F64, matrices: F64, of: I64, rects_xyxy: F64) -> F64:
+    """Map keypoints; what falls outside loses its visibility, and a point without visibility is 0, 0.
+
+    Visibility comes first: a point clamped to the border before would seem to be seen there (ultralytics#19920).
+
+    Args:
+        keypoints: (N, K, 3) x, y, visibility.
+        matrices: (k, 3, 3)
+        of: (N,) matrix of each object.
+        rects_xyxy: (N, 4) what is seen; its border belongs to it.
+
+    Returns:
+        (N, K, 3)
+    """
+    n, k = keypoints.shape[:2]
+    xy = warp_points(keypoints[:, :, :2].reshape(-1, 2), matrices, np.repeat(of, k)).reshape(n, k, 2)
+    within = (xy >= rects_xyxy[:, None, :2]) & (xy <= rects_xyxy[:, None, 2:])  # a NaN is within nothing
+    is_seen = within.all(axis=2) & (keypoints[:, :, 2] > 0)
+    return np.where(is_seen[:, :, None], np.concatenate([xy, keypoints[:, :, 2:]], axis=2), 0.0)
+
+
+def mirror_keypoints(keypoints: F64, flip_idx: I64, is_mirrored: Bool) -> F64:
+    """Exchange left and right keypoints of mirrored objects.
+
+    Only for mirrors left to right, and for an even number of them not at all: upside down a left hand is still a left hand
+    (ultralytics#21254).
+
+    Args:
+        keypoints: (N, K, 3)
+        flip_idx: (K,) for each keypoint the one that it becomes in a mirror.
+        is_mirrored: (N,)
+
+    Returns:
+        (N, K, 3)
+    """
+    return np.where(is_mirrored[:, None, None], keypoints[:, flip_idx], keypoints)
+
+
+def clip_rings(points: F64, point_offsets: I64, rects_xyxy: F64) -> tuple[F64, I64]:
+    """Cut each ring at its rectangle.
+
+    Sutherland and Hodgman as ``fastdata.boxes.clip_polygon`` has it, one border after another, but for all rings at once. A ring
+    that leaves and comes back keeps a bridge of no width along the border; :func:`object_boxes` sees through it.
+
+    Args:
+        points: (V, 2)
+        point_offsets: (P + 1,)
+        rects_xyxy: (P, 4)
+
+    Returns:
+        Points and offsets of P rings, within their rectangles. A ring that needs no cut is unchanged; one of which fewer than
+        three points or no area is left is empty.
+    """
+    box = ring_bounds(points, point_offsets)
+    is_whole = is_within(box, rects_xyxy)
+    if is_whole.all():
+        return points, point_offsets
+    is_cut: Bool = ~is_whole & ~((box[:, 2:] <= rects_xyxy[:, :2]) | (box[:, :2] >= rects_xyxy[:, 2:])).any(axis=1)
+    index, offsets = ragged.gather(is_cut, point_offsets)
+    cut, rects = points[index], rects_xyxy[is_cut]
+    for axis, side, sign in ((0, 0, 1.0), (0, 2, -1.0), (1, 1, 1.0), (1, 3, -1.0)):
+        limit = np.repeat(rects[:, side], np.diff(offsets))
+        depth = sign * (cut[:, axis] - limit)
+        if (depth < 0).any():
+            cut, offsets = _cut(cut, offsets, depth, axis, limit)
+    rect = np.repeat(rects, np.diff(offsets), axis=0)
+    cut = np.clip(cut, rect[:, :2], rect[:, 2:])  # a cut between two points on the border may be rounded over it
+    is_left = (np.diff(offsets) >= 3) & (np.abs(ring_areas(cut, offsets)) > SPECK_PX2)
+    index, offsets = ragged.gather(is_left, offsets)
+    cut, is_cut[is_cut] = cut[index], is_left
+
+    counts = np.where(is_whole, np.diff(point_offsets), 0)
+    counts[is_cut] = np.diff(offsets)
+    out_offsets = ragged.offsets_of(counts)
+    out = np.empty((int(out_offsets[-1]), 2))
+    out[ragged.gather(is_whole, out_offsets)[0]] = points[ragged.gather(is_whole, point_offsets)[0]]
+    out[ragged.gather(is_cut, out_offsets)[0]] = cut
+    return out, out_offsets
+
+
+def ring_bounds(points: F64, point_offsets: I64) -> F64:
+    """Return the (P, 4) boxes of rings; (inf, inf, -inf, -inf) for an empty one."""
+    return np.concatenate([ragged.row_min(points, point_offsets), ragged.row_max(points, point_offsets)], axis=1)
+
+
+def ring_areas(points: F64, point_offsets: I64) -> F64:
+    """Return the (P,) areas of rings, positive where they run clockwise on the screen (shoelace formula)."""
+    first = np.zeros((len(point_offsets) - 1, 2))
+    is_full = point_offsets[1:] > point_offsets[:-1]
+    first[is_full] = points[point_offsets[:-1][is_full]]
+    # Seen from a point of its own: a small ring far away loses no digits.
+    x, y = (points - np.repeat(first, np.diff(point_offsets), axis=0)).T
+    nxt = ragged.successors(point_offsets)
+    return ragged.row_sum(x * y[nxt] - y * x[nxt], point_offsets) / 2
+
+
+def object_boxes(points: F64, point_offsets: I64, ring_offsets: I64, rects_xyxy: F64, is_even_odd: Bool) -> F64:
+    """Return the boxes of what can be seen of objects whose rings were cut at their rectangles.
+
+    The extent of the cut points would be too much: a bridge may run along the border to a corner that the object is nowhere
+    near. So only two kinds of points count: ends of sides that do not run along the border, and corners of the rectangle that
+    the object covers.
+
+    Args:
+        points: (V, 2) cut by :func:`clip_rings`.
+        point_offsets: (P + 1,)
+        ring_offsets: (N + 1,)
+        rects_xyxy: (N, 4)
+        is_even_odd: (N,) whether a ring within another is a hole (MASK) or the object is the union of its rings (POLYGON).
+
+    Returns:
+        (N, 4), all zeros where nothing can be seen.
+    """
+    box = ring_bounds(points, point_offsets)
+    rects = np.repeat(rects_xyxy, np.diff(ring_offsets), axis=0)
+    at_border = (box == rects).any(axis=1)
+    is_covered = np.zeros((len(rects), 4), np.bool_)
+    if at_border.any():
+        index, offsets = ragged.gather(at_border, point_offsets)
+        box[at_border], is_covered[at_border] = _seen(points[index], offsets, rects[at_border])
+    lows, highs = ragged.row_min(box[:, :2], ring_offsets), ragged.row_max(box[:, 2:], ring_offsets)
+    if is_covered.any():
+        covers = ragged.row_sum(is_covered.astype(np.float64), ring_offsets)
+        holds = np.where(is_even_odd[:, None], covers % 2 == 1, covers > 0)
+        corners = corners_of(rects_xyxy)
+        lows = np.minimum(lows, np.where(holds[:, :, None], corners, np.inf).min(axis=1))
+        highs = np.maximum(highs, np.where(holds[:, :, None], corners, -np.inf).max(axis=1))
+    out = np.concatenate([lows, highs], axis=1)
+    out[out[:, 0] > out[:, 2]] = 0.0
+    return out
+
+
+def _seen(points: F64, offsets: I64, rects: F64) -> tuple[F64, Bool]:
+    """Return the boxes of the ends of sides within, and whether each ring covers each corner (order of :func:`corners_of`)."""
+    nxt = ragged.successors(offsets)
+    rect = np.repeat(rects, np.diff(offsets), axis=0)
+    at = points[:, [0, 1, 0, 1]] == rect  # left, top, right, bottom
+    along = at & at[nxt]
+    is_within = ~along.any(axis=1)
+    counts = is_within.copy()
+    counts[nxt[is_within]] = True
+    box = ring_bounds(points[counts], ragged.offsets_kept(counts, offsets))
+    # Just inside a corner, a ray to the left or right meets only sides along that border that end in the corner: it lies within
+    # if their number is odd.
+    covered = np.zeros((len(rects), 4), np.bool_)
+    for corner, (x_side, y_side) in enumerate(((0, 1), (2, 1), (2, 3), (0, 3))):
+        ends = along[:, x_side] & (at[:, y_side] != at[nxt, y_side])
+        covered[:, corner] = ragged.row_sum(ends.astype(np.float64), offsets) % 2 == 1
+    return box, covered
+
+
+def _cut(points: F64, offsets: I64, depth: F64, axis: int, limit: F64) -> tuple[F64, I64]:
+    """Cut rings of (V, D) points where ``depth`` is below 0; on the cut, coordinate ``axis`` is ``limit``."""
+    nxt = ragged.successors(offsets)
+    is_in = depth >= 0
+    # A point on the border is kept as itself; the cut beside it would be the same point again.
+    crosses = (is_in != is_in[nxt]) & (depth != 0) & (depth[nxt] != 0)
+    place = ragged.offsets_of(is_in.astype(np.int64) + crosses)
+    out = np.empty((int(place[-1]), points.shape[1]))
+    out[place[:-1][is_in]] = points[is_in]
+    here, there = np.flatnonzero(crosses), nxt[crosses]
+    share = depth[here] / (depth[here] - depth[there])
+    new = points[here] + share[:, None] * (points[there] - points[here])
+    new[:, axis] = limit[here]
+    out[place[here] + is_in[here]] = new  # after the point itself where that is kept
+    return out, place[offsets]
+
+
+def _mapped(points: F64, matrices: F64, of: I64) -> F64:
+    """Return (V, 3) mapped points before the division, or (V, 2) where no matrix needs one."""
+    # Element by element: a product of whole arrays may round differently in a batch of another size.
+    x, y = points[:, 0], points[:, 1]
+    is_projective = (matrices[:, 2] != (0.0, 0.0, 1.0)).any()
+    out = np.empty((len(points), 3 if is_projective else 2))
+    for row in range(out.shape[1]):
+        a, b, c = matrices[:, row].T
+        out[:, row] = a[of] * x + b[of] * y + c[of]
+    return out
+
+
+def _divided(xyw: F64) -> F64:
+    """Divide; exact where the third coordinate is 1."""
+    out: F64 = xyw[:, :2] / xyw[:, 2:]
+    return out
