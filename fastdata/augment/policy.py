@@ -5,7 +5,6 @@ Sources of the defaults: Ultralytics 8.4.190 ``default.yaml`` for ``yolov8``, YO
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -89,7 +88,7 @@ class Policy:
             _check(name, getattr(self, name), low, high)
         if self.min_area_share is not None:
             _check("min_area_share", self.min_area_share, 0.0, 1.0)
-        if isinstance(self.scale, (tuple, list)):
+        if isinstance(self.scale, (tuple, list)):  # a list is what YAML and JSON give
             if len(self.scale) != 2 or not all(map(_is_number, self.scale)) or not 0 < self.scale[0] <= self.scale[1] <= 10:
                 raise UsageError(f"scale must be (lowest, highest) with 0 < lowest <= highest <= 10, got {self.scale!r}")
             object.__setattr__(self, "scale", (float(self.scale[0]), float(self.scale[1])))
@@ -135,12 +134,11 @@ class Policy:
         unknown = sorted(content.keys() - {f.name for f in fields(cls)})
         if unknown:
             raise UsageError(f"a policy must have known names only, got {', '.join(unknown)}")
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
-        return cls(**values)
+        return cls(**content)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _check(name: str, value: Any, low: float, high: float) -> None:

@@ -86,6 +86,13 @@ def test_a_number_outside_its_range_is_refused(name: str) -> None:
         assert str(caught.value) == f"{name} must be in {low:g}..{high:g}, got {wrong!r}"
 
 
+@pytest.mark.parametrize(("name", "wrong"), [("shear", 90.0), ("perspective", 0.02), ("degrees", 181.0), ("max_aspect", 0.5)])
+def test_a_picture_cannot_be_made_to_vanish(name: str, wrong: float) -> None:
+    """Sheared flat, folded over itself; and no object is squarer than a square."""
+    with pytest.raises(UsageError, match=f"{name} must be in .*, got {wrong}"):
+        Policy(**{name: wrong})
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "rule"),
     [
