@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastdata.errors import UsageError as UsageError
     from fastdata.store.read import Store as Store
     from fastdata.store.read import open_store as open_store
+    from fastdata.trainers import ultralytics as ultralytics
     from fastdata.verification import verify as verify
 
 __version__ = "0.1.0"
@@ -36,14 +37,19 @@ _HOME = {
     "verify": "fastdata.verification",
 }
 
-__all__ = sorted([*_HOME, "__version__"])
+_MODULES = {"ultralytics": "fastdata.trainers.ultralytics"}
+"""Modules that have a name of their own here: each holds what one trainer needs."""
+
+__all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _HOME and name not in _MODULES:
         raise AttributeError(f"module 'fastdata' has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
