@@ -28,6 +28,7 @@ STREAMS = MappingProxyType(
         "copy_paste": 6,
         "substitute": 7,
         "layout": 8,
+        "transforms": 9,
     }
 )
 """Numbers of the streams. They are part of every sample: changing one changes all that is drawn from it."""

@@ -22,7 +22,11 @@ from fastdata.augment.letterbox import letterbox, rect_shapes
 from fastdata.augment.plan import PLAN_VERSION, plan
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import Recipe
+from fastdata.batch import make_batch
+from fastdata.checksum import crc32c
 from fastdata.errors import StoreError, UsageError
+from fastdata.render.reference import render
+from fastdata.render.tiles import BadRecord
 from fastdata.selection import LabelRows, check_task, choose_entries, task_of
 from fastdata.store.read import Store, open_store
 
@@ -94,8 +98,10 @@ class Samples:
         _check_numbers(imgsz, stride, batch_size, mask_ratio, on_bad)
         self.policy = Policy() if policy is None else policy
         if not isinstance(self.policy, Policy):
-            raise UsageError(f"policy must be a fastdata.Policy, got {type(policy).__name__}; a preset is had by its name from "
-                             "fastdata.augment.policy.preset")
+            raise UsageError(
+                f"policy must be a fastdata.Policy, got {type(policy).__name__}; a preset is had by its name from "
+                "fastdata.augment.policy.preset"
+            )
         self.imgsz, self.stride, self.batch_size, self.seed, self.epochs = imgsz, stride, batch_size, int(seed), epochs
         self.augment, self.rect, self.single_cls = augment, rect, single_cls
         self.overlap_mask, self.mask_ratio, self.on_bad = overlap_mask, mask_ratio, on_bad
@@ -117,6 +123,7 @@ class Samples:
             order, shapes_hw = rect_shapes(original_hw, batch_size, imgsz, stride=stride, pad=self.pad)
             self.entries, self.batch_shapes = self.entries[order], np.asarray(shapes_hw, np.int64)
             self.policy = replace(self.policy, mosaic=0.0, mixup=0.0, cutmix=0.0)
+        self._labels: LabelRows | None = None
         self.bad: set[int] = set()
         """Entries whose record is damaged, as far as this process has met them."""
         self.transforms: Transforms | None = None
@@ -127,6 +134,9 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_labels": None, "bad": set(self.bad)}
 
     def __repr__(self) -> str:
         use = "training" if self.augment else "validation"
@@ -140,12 +150,20 @@ class Samples:
     @property
     def labels(self) -> LabelRows:
         """What the trainers read of the labels without a picture: a sequence of ``{"cls": (n, 1), "bboxes": (n, 4)}``."""
-        raise NotImplementedError
+        if self._labels is None:
+            self._labels = LabelRows(self.store.catalog, self.entries, self.classes, self.single_cls)
+        return self._labels
 
     @property
     def im_files(self) -> list[str]:
         """The key of each id: the picture's path in its dataset."""
-        raise NotImplementedError
+        return [self.store.catalog.key(e) for e in self.entries.tolist()]
+
+    def keep_classes(self, classes: Sequence[int]) -> None:
+        """Use the labels of these classes only, of those in use; ids that the store does not know are left out."""
+        known = range(len(self.store.names)) if self.classes is None else self.classes
+        self.classes = tuple(sorted({int(c) for c in classes} & set(known)))
+        self._labels = None
 
     def recipe(self, ids: npt.ArrayLike, epoch: int = 0, draws: npt.ArrayLike = 0) -> Recipe:
         """Plan the samples of some ids.
@@ -159,19 +177,25 @@ class Samples:
             IndexError: An id is not in 0..n - 1.
             UsageError: The ids have different shapes.
         """
-        raise NotImplementedError
+        where = self._checked(ids)
+        entries, out_hw = self.entries[where], self._out_hw(where)
+        labels: dict[str, Any] = {"task": self.task, "classes": self.classes, "single_cls": self.single_cls}
+        if not self.augment:
+            return letterbox(entries, self.store.catalog, imgsz=self.imgsz, out_hw=out_hw, **labels)
+        return plan(
+            entries, self.store.catalog, self.policy, seed=self.seed, epoch=epoch, imgsz=self.imgsz, epochs=self.epochs,
+            pool=self.pool, draws=draws, bad=tuple(self.bad), out_hw=out_hw, **labels,
+        )  # fmt: skip
 
     def render(self, recipe: Recipe, out: U8 | None = None) -> U8:
         """Draw a recipe: (B, 3, H, W), ``out`` where it is given.
 
         Raises:
-            StoreError: A record is damaged; the message begins with the key of its entry.
+            BadRecord: A record is damaged; the message begins with the key of its entry.
         """
-        raise NotImplementedError
+        return render(self.store, recipe, out)
 
-    def draw(
-        self, ids: npt.ArrayLike, epoch: int = 0, draws: npt.ArrayLike = 0, out: U8 | None = None
-    ) -> tuple[Recipe, U8]:
+    def draw(self, ids: npt.ArrayLike, epoch: int = 0, draws: npt.ArrayLike = 0, out: U8 | None = None) -> tuple[Recipe, U8]:
         """Plan and draw samples, ``on_bad`` and ``transforms`` included: what every consumer calls.
 
         Args:
@@ -184,13 +208,40 @@ class Samples:
             The recipe, whose labels are those of the picture as it came out, and the (B, 3, H, W) pixels.
 
         Raises:
-            StoreError: A record is damaged, and ``on_bad`` is ``raise``.
+            BadRecord: A record is damaged, and ``on_bad`` is ``raise`` or nothing is trained.
         """
-        raise NotImplementedError
+        while True:
+            recipe = self.recipe(ids, epoch, draws)
+            try:
+                if self.on_bad == "replan" and self.augment:
+                    self._look_at_hidden(recipe)
+                images = self.render(recipe, out)
+            except BadRecord as err:
+                if self.on_bad == "raise" or not self.augment or err.entry in self.bad:
+                    raise
+                self.bad.add(err.entry)
+                continue
+            if self.transforms is not None:
+                recipe = self.transforms(recipe, images, seed=self.seed, epoch=epoch, draws=draws)
+            return recipe, images
+
+    def _look_at_hidden(self, recipe: Recipe) -> None:
+        """Compare the records that the recipe picked and does not show with their checksums.
+
+        Whether a pick is bad must not depend on whether another sample has shown it before: then processes would differ.
+        """
+        x0, y0, x1, y1 = recipe.visible_xyxy.T
+        for t in np.flatnonzero((x0 >= x1) | (y0 >= y1)).tolist():
+            entry, record = int(recipe.tile_entry[t]), int(recipe.record[t])
+            try:
+                self.store.read_record(record)
+            except StoreError as err:
+                raise BadRecord(f"{self.store.catalog.key(entry)}: entry {entry}, record {record}: {err}", entry, record) from err
 
     def shape_of(self, ids: npt.ArrayLike) -> tuple[int, int, int, int]:
         """Return (B, 3, H, W): the shape of the pixels that :meth:`draw` makes of some ids, before anything is planned."""
-        raise NotImplementedError
+        where = self._checked(ids)
+        return len(where), 3, *(self._out_hw(where) or (self.imgsz, self.imgsz))
 
     def batch(self, recipe: Recipe, images: Any) -> dict[str, Any]:
         """Bring samples to the trainers' form, see :func:`fastdata.batch.make_batch`.
@@ -199,11 +250,41 @@ class Samples:
             recipe: From :meth:`draw`.
             images: (B, 3, H, W) uint8, an array or a torch tensor; not copied.
         """
-        raise NotImplementedError
+        return make_batch(
+            recipe, images, self.store.catalog, augmented=self.augment, overlap_mask=self.overlap_mask, mask_ratio=self.mask_ratio
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what a run must share with the run that it continues, as JSON values: same fingerprint, same samples."""
-        raise NotImplementedError
+        chosen = "all" if isinstance(self.pool, range) else f"{crc32c(np.ascontiguousarray(self.pool)):08x}"
+        return {
+            "store": self.store.manifest.uid,
+            "split": self.store.split,
+            "entries": [len(self.pool), chosen],
+            "plan_version": PLAN_VERSION,
+            "policy": self.policy.as_dict() if self.augment else None,
+            "classes": None if self.classes is None else list(self.classes),
+            "batch_shapes": [self.batch_size, self.stride, self.pad] if self.rect else None,
+            "transforms": None if self.transforms is None else self.transforms.describe(),
+        } | {name: getattr(self, name) for name in ("task", "imgsz", "seed", "epochs", "augment", "single_cls")}
+
+    def _checked(self, ids: npt.ArrayLike) -> I64:
+        where = np.atleast_1d(np.asarray(ids, np.int64))
+        if len(where) and not 0 <= int(where.min()) <= int(where.max()) < len(self):
+            raise IndexError(f"id must be in 0..{len(self) - 1}, got {int(where.min())}..{int(where.max())}")
+        return where
+
+    def _out_hw(self, ids: I64) -> tuple[int, int] | None:
+        """Return the frame of some ids; ``None``: the square."""
+        if self.batch_shapes is None or not len(ids):
+            return None
+        shapes = self.batch_shapes[ids // self.batch_size]
+        if (shapes != shapes[0]).any():
+            raise UsageError(
+                f"the ids of a batch must have one shape when rect, got {np.unique(shapes, axis=0).tolist()}: "
+                f"take them in order, {self.batch_size} at a time"
+            )
+        return int(shapes[0, 0]), int(shapes[0, 1])
 
 
 def _opened(path: str | os.PathLike[str]) -> Store:
