@@ -1,0 +1,247 @@
+"""From draws to a recipe: no chance, only geometry.
+
+The steps and their order are the trainers': tiles onto canvases, Copy-Paste within them, the transform and the keep rule, MixUp,
+CutMix, flips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment import affine, outline, ragged
+from fastdata.augment.draws import Draws
+from fastdata.augment.keep import SHARE_BOX, SHARE_OUTLINE, is_kept
+from fastdata.augment.layout import Tiles, place
+from fastdata.augment.objects import Objects, on_canvas, warped
+from fastdata.augment.policy import Policy
+from fastdata.augment.recipe import Labels, Recipe
+from fastdata.catalog import Catalog
+from fastdata.errors import UsageError
+
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """G groups of a recipe before they are written down."""
+
+    scene: I64
+    """(G,) whose tiles are seen."""
+    slot: I64
+    """(G,) ascending."""
+    matrix: F64
+    """(G, 3, 3) canvas to output, before flips."""
+    weight: F64
+    """(G,)"""
+    clip_xyxy: I64
+    """(G, 4) before flips."""
+    is_masked: Bool
+    """(G,)"""
+    shape_offsets: I64
+    """(G + 1,)"""
+    shape_ring_offsets: I64
+    """(S + 1,)"""
+    ring_point_offsets: I64
+    """(R + 1,)"""
+    points: F64
+    """(V, 2) before flips."""
+
+
+def assemble(
+    draws: Draws,
+    catalog: Catalog,
+    policy: Policy,
+    *,
+    imgsz: int,
+    out_hw: tuple[int, int] | None = None,
+    task: str = "detect",
+    classes: Collection[int] | None = None,
+    single_cls: bool = False,
+) -> Recipe:
+    """Decide everything that follows from the draws.
+
+    Args:
+        draws: What chance said, or a person.
+        catalog: Sizes and labels.
+        policy: Of it only what is no chance counts: the hue's meaning, the limits of the keep rule, the share of objects that
+            Copy-Paste takes and its mode.
+        imgsz: Long side of a tile.
+        out_hw: Size of the output; a square of ``imgsz`` when ``None``.
+        task: One of ``fastdata.augment.recipe.TASKS``.
+        classes: Keep objects of these classes only.
+        single_cls: Call every object class 0.
+
+    Raises:
+        UsageError: The draws flip left and right, the task is pose, and the catalog does not say which keypoints are a pair.
+    """
+    out_hw = out_hw or (imgsz, imgsz)
+    tiles = place(draws, catalog, imgsz)
+    scene_slot = draws.scene_slot
+    matrix = affine.matrices(
+        tiles.canvas_wh,
+        out_hw,
+        perspective=draws.perspective,
+        degrees=draws.degrees,
+        scale=draws.scale,
+        shear_deg=draws.shear_deg,
+        translate=draws.translate,
+    )
+    objects = on_canvas(catalog, tiles, task, classes)
+    placed = kept(objects, matrix, draws.scale, out_hw, policy)
+    layers = plain_layers(matrix, scene_slot, out_hw)
+    return written(draws, catalog, policy, tiles, layers, placed, scene_slot, out_hw, task, single_cls)
+
+
+def kept(objects: Objects, matrix: F64, scale: F64, out_hw: tuple[int, int], policy: Policy) -> Objects:
+    """Warp objects and keep those that are worth a label; (S,) scales and (S, 3, 3) matrices of scenes."""
+    after = warped(objects, matrix, out_hw)
+    share: F64 | float = SHARE_BOX if policy.min_area_share is None else policy.min_area_share
+    if policy.min_area_share is None and len(objects.points):
+        has_outline = np.zeros(len(matrix), np.bool_)
+        has_outline[objects.scene[objects.has_outline]] = True
+        share = np.where(has_outline, SHARE_OUTLINE, SHARE_BOX)[objects.scene]
+    stays = is_kept(
+        objects.xyxy,
+        after.xyxy,
+        scale[objects.scene],
+        min_side_px=policy.min_side_px,
+        min_area_share=share,
+        max_aspect=policy.max_aspect,
+    )
+    return after if stays.all() else after.take(stays)
+
+
+def plain_layers(matrix: F64, scene_slot: I64, out_hw: tuple[int, int]) -> Layers:
+    """One layer a scene, each over all of the output."""
+    n = len(matrix)
+    none = np.zeros(1, np.int64)
+    return Layers(
+        scene=np.arange(n),
+        slot=scene_slot,
+        matrix=matrix,
+        weight=np.ones(n),
+        clip_xyxy=np.tile(np.array([0, 0, out_hw[1], out_hw[0]], np.int64), (n, 1)),
+        is_masked=np.zeros(n, np.bool_),
+        shape_offsets=np.zeros(n + 1, np.int64),
+        shape_ring_offsets=none,
+        ring_point_offsets=none,
+        points=np.zeros((0, 2)),
+    )
+
+
+def written(
+    draws: Draws,
+    catalog: Catalog,
+    policy: Policy,
+    tiles: Tiles,
+    layers: Layers,
+    objects: Objects,
+    object_slot: I64,
+    out_hw: tuple[int, int],
+    task: str,
+    single_cls: bool,
+) -> Recipe:
+    """Write layers and objects down as a recipe, flips included."""
+    lr, ud = draws.flip_lr, draws.flip_ud
+    tile, tile_offsets = ragged.gather(layers.scene, tiles.offsets)
+    first = tiles.offsets[:-1][draws.scene_offsets[:-1]]
+    h, w = out_hw
+    slot = layers.slot
+    clip = _flipped_boxes(layers.clip_xyxy, out_hw, lr[slot], ud[slot])
+    ring_owner = ragged.owners(layers.ring_point_offsets)
+    shape_slot = slot[ragged.owners(layers.shape_offsets)]
+    point_slot = shape_slot[ragged.owners(layers.shape_ring_offsets)][ring_owner] if len(ring_owner) else ring_owner
+    return Recipe(
+        out_hw=(int(h), int(w)),
+        task=task,
+        entry=draws.entry,
+        gains=_gains(draws.hsv, policy),
+        bgr=draws.bgr,
+        gain_hw=tiles.size_hw[first] / tiles.original_hw[first],
+        pad_xy=np.zeros((len(draws), 2)),
+        group_offsets=np.searchsorted(slot, np.arange(len(draws) + 1)).astype(np.int64),
+        matrix=affine.flipped(layers.matrix, out_hw, lr[slot], ud[slot]),
+        weight=layers.weight.astype(np.float32),
+        clip_xyxy=clip.astype(np.int32),
+        is_masked=layers.is_masked,
+        tile_offsets=tile_offsets,
+        shape_offsets=layers.shape_offsets,
+        shape_ring_offsets=layers.shape_ring_offsets,
+        ring_point_offsets=layers.ring_point_offsets,
+        mask_points_px=_flipped_points(layers.points, out_hw, lr[point_slot], ud[point_slot]).astype(np.float32),
+        tile_entry=tiles.entry[tile],
+        record=tiles.record[tile],
+        source_xyxy=tiles.source_xyxy[tile],
+        size_hw=tiles.size_hw[tile].astype(np.int32),
+        origin_xy=tiles.origin_xy[tile].astype(np.int32),
+        visible_xyxy=tiles.visible_xyxy[tile].astype(np.int32),
+        labels=_labels(objects, object_slot[objects.scene], draws, catalog, out_hw, task, single_cls),
+    )
+
+
+def _labels(
+    objects: Objects, slot: I64, draws: Draws, catalog: Catalog, out_hw: tuple[int, int], task: str, single_cls: bool
+) -> Labels:
+    lr, ud = draws.flip_lr[slot], draws.flip_ud[slot]
+    n = len(objects)
+    ring_offsets, point_offsets, points = np.zeros(n + 1, np.int64), np.zeros(1, np.int64), objects.points[:0]
+    if task == "segment":
+        ring_offsets, point_offsets, points = objects.ring_offsets, objects.point_offsets, objects.points
+        of = ragged.owners(ring_offsets)[ragged.owners(point_offsets)]
+        points = _flipped_points(points, out_hw, lr[of], ud[of])
+    keypoints = objects.keypoints
+    if keypoints.shape[1]:
+        seen = keypoints[:, :, 2:] > 0
+        moved = _flipped_points(keypoints[:, :, :2], out_hw, lr[:, None], ud[:, None])
+        keypoints = np.where(seen, np.concatenate([moved, keypoints[:, :, 2:]], axis=2), 0.0)
+        if lr.any():
+            if catalog.keypoints is None or not catalog.keypoints.flip_idx:
+                raise UsageError("keypoints must have a flip_idx to be mirrored, got none; set fliplr=0, or give the dataset one")
+            keypoints = outline.mirror_keypoints(keypoints, np.array(catalog.keypoints.flip_idx, np.int64), lr)
+    cls = np.zeros(n, np.int32) if single_cls else objects.cls
+    return Labels(
+        offsets=np.searchsorted(slot, np.arange(len(draws) + 1)).astype(np.int64),
+        cls=cls.astype(np.int32),
+        xyxy_px=_flipped_boxes(objects.xyxy, out_hw, lr, ud).astype(np.float32),
+        instance=objects.instance,
+        kind=objects.kind,
+        ring_offsets=ring_offsets,
+        point_offsets=point_offsets,
+        points_px=points.astype(np.float32),
+        keypoints_px=keypoints.astype(np.float32),
+        xywhr_px=np.zeros((0, 5), np.float32),
+    )
+
+
+def _gains(hsv: F64, policy: Policy) -> F32:
+    out = np.zeros((len(hsv), 4))
+    out[:, 1] = 1.0
+    if policy.hue == "add":
+        out[:, 0] = hsv[:, 0]
+    else:
+        out[:, 1] = 1 + hsv[:, 0]
+    out[:, 2:] = 1 + hsv[:, 1:]
+    return out.astype(np.float32)
+
+
+def _flipped_boxes(xyxy: npt.NDArray[np.generic], out_hw: tuple[int, int], lr: Bool, ud: Bool) -> npt.NDArray[np.generic]:
+    h, w = out_hw
+    out = xyxy.copy()
+    out[:, 0::2] = np.where(lr[:, None], w - xyxy[:, 2::-2], xyxy[:, 0::2])
+    out[:, 1::2] = np.where(ud[:, None], h - xyxy[:, 3::-2], xyxy[:, 1::2])
+    return out
+
+
+def _flipped_points(points: F64, out_hw: tuple[int, int], lr: Bool, ud: Bool) -> F64:
+    h, w = out_hw
+    out = points.copy()
+    out[..., 0] = np.where(lr, w - points[..., 0], points[..., 0])
+    out[..., 1] = np.where(ud, h - points[..., 1], points[..., 1])
+    return out

@@ -1,0 +1,318 @@
+"""All chance of a batch: which pictures, laid out how, moved how.
+
+A sample is made of **scenes**. A scene is one canvas with one, four or nine tiles and the transform that looks at it. Every
+sample has a BASE scene, whose first tile is the requested picture. MixUp and CutMix bring a second and a third scene, each from a
+picture of its own; Copy-Paste of the mode ``mixup`` brings one more for each of these. Nothing here looks at a label or a size.
+
+Every number has a fixed place in a stream of ``fastdata.rng``, so that a policy value changes what it governs and nothing else:
+
+===========  ==========================================================================================================
+stream       numbers
+===========  ==========================================================================================================
+sample       :data:`SAMPLE`
+layout       :data:`LAYOUT` of role r from ``LAYOUT_PITCH * r`` on
+partner      tiles 1 to 8 of role r from ``8 * r`` on
+mixup        fires, which picture, 63 for the weight
+cutmix       fires, which picture, which region, then for each of three regions: share, centre x, centre y
+copy_paste   fires for the roles BASE, MIXUP, CUTMIX, then which picture for each
+substitute   attempt a at tile t of role r: ``PICKS * a + 9 * r + t``
+===========  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import rng
+from fastdata.augment.order import EpochOrder
+from fastdata.augment.policy import Policy
+from fastdata.errors import UsageError
+
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+Pool = range | I64
+"""Ascending entry numbers."""
+
+BASE, BASE_PASTE, MIXUP, MIXUP_PASTE, CUTMIX, CUTMIX_PASTE = range(6)
+"""Roles of a scene. An odd one lends objects to the scene of the role before it."""
+ROLES = 6
+
+SAMPLE = ("hsv_h", "hsv_s", "hsv_v", "flipud", "fliplr", "bgr")
+LAYOUT = (
+    "mosaic", "mosaic9", "centre_y", "centre_x", "perspective_x", "perspective_y", "degrees", "scale", "shear_x", "shear_y",
+    "translate_x", "translate_y",
+)  # fmt: skip
+LAYOUT_PITCH = 16
+TILES = 9
+"""Of the largest scene."""
+PICKS = ROLES * TILES
+REGIONS = 3
+"""That CutMix tries."""
+_MIXUP_ORDER = 32
+"""Beta(32, 32) is the 32nd smallest of 63 uniform numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """B samples, S scenes, T tiles.
+
+    Scenes of a sample are in the order of their roles; tiles are in the order of the layout. :func:`plain` makes one in which
+    nothing happens, for setting fields by hand.
+    """
+
+    # samples
+    entry: I64
+    """(B,) entry that each sample is about: its first tile."""
+    hsv: F64
+    """(B, 3) gains of hue (share of a full turn), saturation and value; 0 changes nothing."""
+    flip_ud: Bool
+    """(B,)"""
+    flip_lr: Bool
+    """(B,)"""
+    bgr: Bool
+    """(B,)"""
+    mixup_weight: F64
+    """(B,) share of the first picture; of use only with a MIXUP scene."""
+    cutmix_xyxy_px: I64
+    """(B, 3, 4) regions of the output that CutMix may replace, before flips."""
+    cutmix_choice: F64
+    """(B,) in [0, 1): which of the regions that touch no object."""
+    scene_offsets: I64
+    """(B + 1,)"""
+
+    # scenes
+    role: U8
+    """(S,) BASE, BASE_PASTE, ..."""
+    centre_yx: I64
+    """(S, 2) where the four tiles of a mosaic meet, on the canvas; unused otherwise."""
+    perspective: F64
+    """(S, 2) in x and y, per pixel."""
+    degrees: F64
+    """(S,) counter-clockwise on the screen."""
+    scale: F64
+    """(S,)"""
+    shear_deg: F64
+    """(S, 2) in x and y."""
+    translate: F64
+    """(S, 2) where the centre of the canvas comes to lie, as shares of the output's width and height."""
+    tile_offsets: I64
+    """(S + 1,) of 1, 4 or 9 tiles."""
+
+    # tiles
+    tile_entry: I64
+    """(T,)"""
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    @property
+    def scene_slot(self) -> I64:
+        """(S,) sample that each scene belongs to."""
+        return np.repeat(np.arange(len(self.entry)), np.diff(self.scene_offsets))
+
+    @property
+    def tile_scene(self) -> I64:
+        """(T,) scene that each tile lies in."""
+        return np.repeat(np.arange(len(self.role)), np.diff(self.tile_offsets))
+
+
+def plain(entries: npt.ArrayLike) -> Draws:
+    """Return the draws in which each sample is one picture, centred and unchanged."""
+    entry = np.atleast_1d(np.asarray(entries, np.int64))
+    n = len(entry)
+    return Draws(
+        entry=entry,
+        hsv=np.zeros((n, 3)),
+        flip_ud=np.zeros(n, np.bool_),
+        flip_lr=np.zeros(n, np.bool_),
+        bgr=np.zeros(n, np.bool_),
+        mixup_weight=np.ones(n),
+        cutmix_xyxy_px=np.zeros((n, REGIONS, 4), np.int64),
+        cutmix_choice=np.zeros(n),
+        scene_offsets=np.arange(n + 1),
+        role=np.full(n, BASE, np.uint8),
+        centre_yx=np.zeros((n, 2), np.int64),
+        perspective=np.zeros((n, 2)),
+        degrees=np.zeros(n),
+        scale=np.ones(n),
+        shear_deg=np.zeros((n, 2)),
+        translate=np.full((n, 2), 0.5),
+        tile_offsets=np.arange(n + 1),
+        tile_entry=entry,
+    )
+
+
+def draw(
+    entries: npt.ArrayLike,
+    policy: Policy,
+    *,
+    seed: int,
+    epoch: int,
+    imgsz: int,
+    out_hw: tuple[int, int],
+    pool: Pool,
+    draws: npt.ArrayLike = 0,
+    bad: Collection[int] | I64 = (),
+) -> Draws:
+    """Draw everything about a batch.
+
+    Args:
+        entries: (B,) entry numbers.
+        policy: Probabilities and ranges of this very epoch; nothing is closed here.
+        seed: Any integer.
+        epoch: From 0.
+        imgsz: Long side of a tile.
+        out_hw: Size of the output.
+        pool: Entries that the other pictures come from.
+        draws: (B,) or one integer: how often the entry has been used in this epoch before.
+        bad: Entries that must not be used. Each pick of one is drawn again from the whole pool, so a sample that picks none of
+            them is the same whether they are bad or not.
+
+    Raises:
+        UsageError: The pool is empty or all bad, or a window is asked for and an entry is not in the pool.
+    """
+    entry = np.atleast_1d(np.asarray(entries, np.int64))
+    n = len(entry)
+    times = np.broadcast_to(np.asarray(draws, np.int64), (n,))
+    if len(pool) == 0:
+        raise UsageError("pool must have at least one entry, got none")
+
+    def numbers(stream: str, count: int) -> F64:
+        return rng.uniforms(rng.keys(seed, epoch, stream, entry, times), count)
+
+    sample = numbers("sample", len(SAMPLE))
+    mixup, cutmix, paste = (
+        numbers(stream, count) if p > 0 else None
+        for stream, count, p in (
+            ("mixup", 2 + 2 * _MIXUP_ORDER - 1, policy.mixup),
+            ("cutmix", 3 + 3 * REGIONS, policy.cutmix),
+            ("copy_paste", ROLES, policy.copy_paste if policy.copy_paste_mode == "mixup" else 0.0),
+        )
+    )
+    # exists, own: (B, ROLES) which scenes there are, and the number that picks the first tile of each
+    exists = np.zeros((n, ROLES), np.bool_)
+    own = np.zeros((n, ROLES))
+    exists[:, BASE] = True
+    if mixup is not None:
+        exists[:, MIXUP] = mixup[:, 0] < policy.mixup
+        own[:, MIXUP] = mixup[:, 1]
+    if cutmix is not None:
+        exists[:, CUTMIX] = cutmix[:, 0] < policy.cutmix
+        own[:, CUTMIX] = cutmix[:, 1]
+    if paste is not None:
+        exists[:, BASE_PASTE::2] = exists[:, BASE::2] & (paste[:, :3] < policy.copy_paste)
+        own[:, BASE_PASTE::2] = paste[:, 3:]
+    slot, role = np.nonzero(exists)
+    roles = int(role.max(initial=0)) + 1
+
+    layout = numbers("layout", LAYOUT_PITCH * roles).reshape(n, roles, LAYOUT_PITCH)[slot, role]
+    at = {name: layout[:, i] for i, name in enumerate(LAYOUT)}
+    count = np.where(at["mosaic"] < policy.mosaic, np.where(at["mosaic9"] < policy.mosaic9, 9, 4), 1)
+    tile_offsets = np.zeros(len(slot) + 1, np.int64)
+    np.cumsum(count, out=tile_offsets[1:])
+    scene = np.repeat(np.arange(len(slot)), count)
+    place = np.arange(len(scene)) - tile_offsets[scene]
+    tile_slot, tile_role = slot[scene], role[scene]
+    u = own[tile_slot, tile_role]
+    if policy.mosaic > 0:
+        others = numbers("partner", (TILES - 1) * roles).reshape(n, roles, TILES - 1)
+        u = np.where(place == 0, u, others[tile_slot, tile_role, place - 1])
+    tile_entry = entry[tile_slot]
+    picked = (place > 0) | (tile_role > 0)
+    if picked.any():
+        tile_entry[picked] = _picked(u[picked], entry, tile_slot[picked], policy, seed, epoch, pool)
+    if len(bad):
+        pick = TILES * tile_role + place
+        tile_entry = _without(bad, tile_entry, pick, tile_slot, rng.keys(seed, epoch, "substitute", entry, times), pool)
+
+    return Draws(
+        entry=tile_entry[(tile_role == BASE) & (place == 0)] if len(bad) else entry,
+        hsv=(2 * sample[:, :3] - 1) * (policy.hsv_h, policy.hsv_s, policy.hsv_v),
+        flip_ud=sample[:, 3] < policy.flipud,
+        flip_lr=sample[:, 4] < policy.fliplr,
+        bgr=sample[:, 5] < policy.bgr,
+        mixup_weight=np.ones(n) if mixup is None else np.sort(mixup[:, 2:], axis=1)[:, _MIXUP_ORDER - 1],
+        cutmix_xyxy_px=_regions(cutmix[:, 3:], out_hw) if cutmix is not None else np.zeros((n, REGIONS, 4), np.int64),
+        cutmix_choice=cutmix[:, 2] if cutmix is not None else np.zeros(n),
+        scene_offsets=np.concatenate([[0], np.cumsum(exists.sum(axis=1))]),
+        role=role.astype(np.uint8),
+        centre_yx=np.floor(imgsz / 2 + imgsz * layout[:, 2:4]).astype(np.int64),
+        perspective=(2 * layout[:, 4:6] - 1) * policy.perspective,
+        degrees=(2 * at["degrees"] - 1) * policy.degrees,
+        scale=_zoom(at["scale"], policy),
+        shear_deg=(2 * layout[:, 8:10] - 1) * policy.shear,
+        translate=0.5 + (2 * layout[:, 10:12] - 1) * policy.translate,
+        tile_offsets=tile_offsets,
+        tile_entry=tile_entry,
+    )
+
+
+def _zoom(u: F64, policy: Policy) -> F64:
+    if isinstance(policy.scale, tuple):
+        low, high = policy.scale
+        return low + (high - low) * u
+    return 1 + (2 * u - 1) * policy.scale
+
+
+def _regions(u: F64, out_hw: tuple[int, int]) -> I64:
+    """Return (B, 3, 4) regions: a share 1 - lambda of the picture around any pixel, cut at the frame. Beta(1, 1) is uniform."""
+    wh = np.array(out_hw[::-1], np.int64)
+    tries = u.reshape(-1, REGIONS, 3)
+    side = np.sqrt(1 - tries[..., :1])
+    half = (wh * side).astype(np.int64) // 2
+    centre = rng.integers(tries[..., 1:], wh)
+    return np.concatenate([np.clip(centre - half, 0, wh), np.clip(centre + half, 0, wh)], axis=-1)
+
+
+def _entries_at(pool: Pool, index: I64) -> I64:
+    if isinstance(pool, range):
+        return pool.start + pool.step * index
+    return np.asarray(pool, np.int64)[index]
+
+
+def _picked(u: F64, entry: I64, slot: I64, policy: Policy, seed: int, epoch: int, pool: Pool) -> I64:
+    """Return the entries that (k,) numbers pick, for the sample of each."""
+    if policy.window is None:
+        return _entries_at(pool, rng.integers(u, len(pool)))
+    # At the beginning of an epoch there are not W pictures before a sample. Its window is then the first W of the order: they
+    # are about to be read anyway, and a window of one would show the first picture of an epoch four times in its own mosaic.
+    window = min(policy.window, len(pool))
+    order = EpochOrder(len(pool), seed, epoch)
+    first = np.maximum(order.position_of(_index_in(pool, entry)) - window + 1, 0)
+    return _entries_at(pool, order.at(first[slot] + rng.integers(u, window)))
+
+
+def _index_in(pool: Pool, entry: I64) -> I64:
+    if isinstance(pool, range):
+        index = (entry - pool.start) // pool.step
+    else:
+        index = np.searchsorted(pool, entry).astype(np.int64)
+    index = np.clip(index, 0, len(pool) - 1)
+    strange = entry[_entries_at(pool, index) != entry]
+    if len(strange):
+        raise UsageError(
+            f"an entry must be in the pool when partners are a window of the order, got {strange[0]}; use partners='uniform'"
+        )
+    return index
+
+
+def _without(bad: Collection[int] | I64, tile_entry: I64, pick: I64, slot: I64, keys: npt.NDArray[np.uint64], pool: Pool) -> I64:
+    """Draw each bad tile again, from the whole pool, until it is good."""
+    bad = np.fromiter(bad, np.int64, len(bad))
+    out = tile_entry.copy()
+    todo = np.flatnonzero(np.isin(out, bad))
+    if len(todo) and np.isin(_entries_at(pool, np.arange(len(pool))), bad).all():
+        raise UsageError(f"pool must have an entry that can be used, got {len(pool)} that are all bad")
+    attempt = 0
+    while len(todo):
+        u = rng.uniforms(keys[slot[todo]], PICKS, PICKS * attempt)[np.arange(len(todo)), pick[todo]]
+        out[todo] = _entries_at(pool, rng.integers(u, len(pool)))
+        todo = todo[np.isin(out[todo], bad)]
+        attempt += 1
+    return out
