@@ -132,7 +132,7 @@ def _is_convex(shapes: F64) -> Bool:
     side = np.roll(shapes, -1, axis=1) - shapes
     nxt = np.roll(side, -1, axis=1)
     turn = side[:, :, 0] * nxt[:, :, 1] - side[:, :, 1] * nxt[:, :, 0]
-    out: Bool = (turn >= 0).all(axis=1) | (turn <= 0).all(axis=1)
+    out: Bool = np.logical_or((turn >= 0).all(axis=1), (turn <= 0).all(axis=1))
     return out
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment import ragged
+from fastdata.augment.detours import without_detours
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -71,8 +72,8 @@ def clip_boxes(xyxy: F64, rects_xyxy: F64) -> F64:
 
 def is_within(xyxy: F64, rects_xyxy: F64) -> Bool:
     """Tell which (N, 4) boxes lie wholly in their rectangles, the border included."""
-    out: Bool = ((xyxy[:, :2] >= rects_xyxy[:, :2]) & (xyxy[:, 2:] <= rects_xyxy[:, 2:])).all(axis=1)
-    return out
+    x0, y0, x1, y1 = (rects_xyxy[:, side] for side in range(4))
+    return (xyxy[:, 0] >= x0) & (xyxy[:, 1] >= y0) & (xyxy[:, 2] <= x1) & (xyxy[:, 3] <= y1)
 
 
 def corners_of(xyxy: F64) -> F64:
@@ -95,10 +96,16 @@ def warp_keypoints(keypoints: F64, matrices: F64, of: I64, rects_xyxy: F64) -> F
         (N, K, 3)
     """
     n, k = keypoints.shape[:2]
-    xy = warp_points(keypoints[:, :, :2].reshape(-1, 2), matrices, np.repeat(of, k)).reshape(n, k, 2)
-    within = (xy >= rects_xyxy[:, None, :2]) & (xy <= rects_xyxy[:, None, 2:])  # a NaN is within nothing
-    is_seen = within.all(axis=2) & (keypoints[:, :, 2] > 0)
-    return np.where(is_seen[:, :, None], np.concatenate([xy, keypoints[:, :, 2:]], axis=2), 0.0)
+    flat = keypoints.reshape(-1, 3)
+    xy = warp_points(flat[:, :2], matrices, np.repeat(of, k))
+    rect = np.repeat(rects_xyxy, k, axis=0)
+    # A NaN is on no side of anything, so it is not seen.
+    is_seen = (xy[:, 0] >= rect[:, 0]) & (xy[:, 1] >= rect[:, 1]) & (xy[:, 0] <= rect[:, 2]) & (xy[:, 1] <= rect[:, 3])
+    is_seen &= flat[:, 2] > 0
+    out = np.zeros((n * k, 3))
+    for column, values in enumerate((xy[:, 0], xy[:, 1], flat[:, 2])):
+        out[:, column] = np.where(is_seen, values, 0.0)
+    return out.reshape(n, k, 3)
 
 
 def mirror_keypoints(keypoints: F64, flip_idx: I64, is_mirrored: Bool) -> F64:
@@ -139,7 +146,7 @@ def clip_rings(points: F64, point_offsets: I64, rects_xyxy: F64) -> tuple[F64, I
         return points, point_offsets
     is_cut: Bool = ~is_whole & ~((box[:, 2:] <= rects_xyxy[:, :2]) | (box[:, :2] >= rects_xyxy[:, 2:])).any(axis=1)
     index, offsets = ragged.gather(is_cut, point_offsets)
-    cut, rects = points[index], rects_xyxy[is_cut]
+    cut, rects = points.take(index, axis=0), rects_xyxy[is_cut]
     for axis, side, sign in ((0, 0, 1.0), (0, 2, -1.0), (1, 1, 1.0), (1, 3, -1.0)):
         limit = np.repeat(rects[:, side], np.diff(offsets))
         depth = sign * (cut[:, axis] - limit)
@@ -148,16 +155,15 @@ def clip_rings(points: F64, point_offsets: I64, rects_xyxy: F64) -> tuple[F64, I
     rect = np.repeat(rects, np.diff(offsets), axis=0)
     cut = np.clip(cut, rect[:, :2], rect[:, 2:])  # a cut between two points on the border may be rounded over it
     is_left = (np.diff(offsets) >= 3) & (np.abs(ring_areas(cut, offsets)) > SPECK_PX2)
-    index, offsets = ragged.gather(is_left, offsets)
-    cut, is_cut[is_cut] = cut[index], is_left
+    seen, is_covered, has_detour = _seen(cut, offsets, rects)
+    is_left &= (seen[:, 0] <= seen[:, 2]) | is_covered.any(axis=1)
+    if (is_left & has_detour).any():
+        cut, offsets = _straightened(cut, offsets, rects, is_left & has_detour)
 
-    counts = np.where(is_whole, np.diff(point_offsets), 0)
-    counts[is_cut] = np.diff(offsets)
-    out_offsets = ragged.offsets_of(counts)
-    out = np.empty((int(out_offsets[-1]), 2))
-    out[ragged.gather(is_whole, out_offsets)[0]] = points[ragged.gather(is_whole, point_offsets)[0]]
-    out[ragged.gather(is_cut, out_offsets)[0]] = cut
-    return out, out_offsets
+    first, last = point_offsets[:-1] * is_whole, point_offsets[1:] * is_whole
+    first[is_cut] = len(points) + offsets[:-1]
+    last[is_cut] = len(points) + np.where(is_left, offsets[1:], offsets[:-1])
+    return np.concatenate([points, cut]).take(ragged.ranges(first, last), axis=0), ragged.offsets_of(last - first)
 
 
 def ring_bounds(points: F64, point_offsets: I64) -> F64:
@@ -169,7 +175,7 @@ def ring_areas(points: F64, point_offsets: I64) -> F64:
     """Return the (P,) areas of rings, positive where they run clockwise on the screen (shoelace formula)."""
     first = np.zeros((len(point_offsets) - 1, 2))
     is_full = point_offsets[1:] > point_offsets[:-1]
-    first[is_full] = points[point_offsets[:-1][is_full]]
+    first[is_full] = points.take(point_offsets[:-1][is_full], axis=0)
     # Seen from a point of its own: a small ring far away loses no digits.
     x, y = (points - np.repeat(first, np.diff(point_offsets), axis=0)).T
     nxt = ragged.successors(point_offsets)
@@ -199,7 +205,7 @@ def object_boxes(points: F64, point_offsets: I64, ring_offsets: I64, rects_xyxy:
     is_covered = np.zeros((len(rects), 4), np.bool_)
     if at_border.any():
         index, offsets = ragged.gather(at_border, point_offsets)
-        box[at_border], is_covered[at_border] = _seen(points[index], offsets, rects[at_border])
+        box[at_border], is_covered[at_border], _ = _seen(points.take(index, axis=0), offsets, rects[at_border])
     lows, highs = ragged.row_min(box[:, :2], ring_offsets), ragged.row_max(box[:, 2:], ring_offsets)
     if is_covered.any():
         covers = ragged.row_sum(is_covered.astype(np.float64), ring_offsets)
@@ -212,23 +218,46 @@ def object_boxes(points: F64, point_offsets: I64, ring_offsets: I64, rects_xyxy:
     return out
 
 
-def _seen(points: F64, offsets: I64, rects: F64) -> tuple[F64, Bool]:
-    """Return the boxes of the ends of sides within, and whether each ring covers each corner (order of :func:`corners_of`)."""
+def _seen(points: F64, offsets: I64, rects: F64) -> tuple[F64, Bool, Bool]:
+    """Look through the bridges of rings within their rectangles.
+
+    Returns:
+        (P, 4) boxes of the ends of sides that do not run along the border; (P, 4) whether the ring covers each corner of its
+        rectangle, in the order of :func:`corners_of`; (P,) whether a bridge leads beyond all that.
+    """
     nxt = ragged.successors(offsets)
     rect = np.repeat(rects, np.diff(offsets), axis=0)
     at = points[:, [0, 1, 0, 1]] == rect  # left, top, right, bottom
-    along = at & at[nxt]
+    along = at & at.take(nxt, axis=0)
     is_within = ~along.any(axis=1)
     counts = is_within.copy()
     counts[nxt[is_within]] = True
-    box = ring_bounds(points[counts], ragged.offsets_kept(counts, offsets))
+    kept = np.flatnonzero(counts)
+    box = ring_bounds(points.take(kept, axis=0), ragged.offsets_kept(counts, offsets))
+
     # Just inside a corner, a ray to the left or right meets only sides along that border that end in the corner: it lies within
-    # if their number is odd.
+    # the ring if their number is odd.
     covered = np.zeros((len(rects), 4), np.bool_)
+    is_bare = np.zeros((len(rects), 4), np.bool_)
+    row = ragged.owners(offsets)
     for corner, (x_side, y_side) in enumerate(((0, 1), (2, 1), (2, 3), (0, 3))):
         ends = along[:, x_side] & (at[:, y_side] != at[nxt, y_side])
-        covered[:, corner] = ragged.row_sum(ends.astype(np.float64), offsets) % 2 == 1
-    return box, covered
+        covered[:, corner] = np.bincount(row[ends], minlength=len(rects)) % 2 == 1
+        is_bare[row[at[:, x_side] & at[:, y_side] & ~counts], corner] = True
+    corners = corners_of(rects)
+    lows = np.minimum(box[:, :2], np.where(covered[:, :, None], corners, np.inf).min(axis=1))
+    highs = np.maximum(box[:, 2:], np.where(covered[:, :, None], corners, -np.inf).max(axis=1))
+    whole = ring_bounds(points, offsets)
+    has_detour: Bool = (is_bare & ~covered).any(axis=1) | (lows > whole[:, :2]).any(axis=1) | (highs < whole[:, 2:]).any(axis=1)
+    return box, covered, has_detour
+
+
+def _straightened(points: F64, offsets: I64, rects: F64, has_detour: Bool) -> tuple[F64, I64]:
+    """Replace the rings in ``has_detour`` by ones that cover the same without it: few, so one by one."""
+    rings = np.split(points, offsets[1:-1])
+    for i in np.flatnonzero(has_detour):
+        rings[i] = without_detours(rings[i], rects[i])
+    return np.concatenate(rings), ragged.offsets_of(np.array([len(ring) for ring in rings]))
 
 
 def _cut(points: F64, offsets: I64, depth: F64, axis: int, limit: F64) -> tuple[F64, I64]:
@@ -238,14 +267,16 @@ def _cut(points: F64, offsets: I64, depth: F64, axis: int, limit: F64) -> tuple[
     # A point on the border is kept as itself; the cut beside it would be the same point again.
     crosses = (is_in != is_in[nxt]) & (depth != 0) & (depth[nxt] != 0)
     place = ragged.offsets_of(is_in.astype(np.int64) + crosses)
-    out = np.empty((int(place[-1]), points.shape[1]))
-    out[place[:-1][is_in]] = points[is_in]
-    here, there = np.flatnonzero(crosses), nxt[crosses]
+    here = np.flatnonzero(crosses)
+    there = nxt[here]
     share = depth[here] / (depth[here] - depth[there])
-    new = points[here] + share[:, None] * (points[there] - points[here])
+    start = points.take(here, axis=0)
+    new = start + share[:, None] * (points.take(there, axis=0) - start)
     new[:, axis] = limit[here]
-    out[place[here] + is_in[here]] = new  # after the point itself where that is kept
-    return out, place[offsets]
+    source = np.empty(place[-1], np.int64)
+    source[place[:-1][is_in]] = np.flatnonzero(is_in)
+    source[place[here] + is_in[here]] = np.arange(len(points), len(points) + len(here))  # after the point itself if that is kept
+    return np.concatenate([points, new]).take(source, axis=0), place[offsets]
 
 
 def _mapped(points: F64, matrices: F64, of: I64) -> F64:
