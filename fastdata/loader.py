@@ -1,0 +1,278 @@
+"""Batches for training and validation, made by threads of this process.
+
+    for batch in Loader(store, batch_size=16, seed=0):
+        batch["img"]  # (B, 3, H, W) uint8
+
+What a batch holds is a function of the settings, the epoch and its place in the order: the number of threads and the prefetch
+decide when it is there, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment.order import EpochOrder, exact_batches, rank_positions
+from fastdata.buffers import Buffers
+from fastdata.errors import DataError, FastdataError, MissingExtra, StoreError, UsageError
+from fastdata.host import usable_cores
+from fastdata.prefetch import Prefetch
+from fastdata.resume import place_of, state_of
+from fastdata.samples import Samples
+from fastdata.store.read import Store
+
+Batch = dict[str, Any]
+I64 = npt.NDArray[np.int64]
+
+KEYS_SHOWN = 8
+"""How many pictures an error names; it gives the ids of all."""
+
+
+class Loader:
+    """Iterable over the batches of an epoch, one epoch an iteration.
+
+    **Training** (the samples are augmented, or ``shuffle``): over the ranks each id comes once an epoch, but for the ``n %
+    world_size`` last ones of its order, other ones each epoch, so that all ranks take as many steps. **Validation** (neither):
+    each id comes exactly once, in order; ranks may differ by a batch.
+
+    Threads live while somebody iterates, and start when the first batch is asked for: ``iter(loader)`` alone does nothing. Ending
+    an iteration in any way ends them. A second iteration that begins takes over from one that was left alone. OpenCV is told to
+    use one thread per call in this process (``cv2.setNumThreads(1)``), for the threads here use the cores already.
+
+    ``img`` lies in memory that is used again when neither the tensor nor any view of it is left: a batch that is kept, or a part
+    of one, never changes. All other tensors are new. At most ``threads * prefetch`` batches exist besides those that the consumer
+    holds.
+
+    Args:
+        source: An opened store, or its samples.
+        batch_size: Pictures a batch, for this rank.
+        rank: 0..world_size - 1.
+        world_size: How many processes share an epoch.
+        shuffle: Another order each epoch; ``None``: when the samples are augmented.
+        drop_last: Leave out a last batch that is not full. In training alone.
+        threads: How many make batches; ``None``: the cores that this process may use, shared among the ranks of this machine
+            (``LOCAL_WORLD_SIZE``, which torchrun sets).
+        prefetch: Batches that are ready or in the making, per thread.
+        epoch_of: Called when an iteration begins, says which epoch it is; ``None``: they are counted, see :meth:`set_epoch`.
+        options: Of :class:`fastdata.samples.Samples`, when ``source`` is a store.
+
+    Raises:
+        UsageError: An argument breaks its rule.
+    """
+
+    def __init__(
+        self,
+        source: Store | Samples,
+        batch_size: int = 16,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        threads: int | None = None,
+        prefetch: int = 2,
+        epoch_of: Callable[[], int] | None = None,
+        **options: Any,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("prefetch", prefetch), ("threads", 1 if threads is None else threads)):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if isinstance(source, (Store, str, os.PathLike)):
+            source = Samples(source, batch_size=batch_size, **options)
+        elif options:
+            raise UsageError(f"options of the samples must come with a store, got {', '.join(options)} beside samples")
+        self.samples = source
+        self.batch_size, self.rank, self.world_size = int(batch_size), rank, world_size
+        self.shuffle = source.augment if shuffle is None else bool(shuffle)
+        self.drop_last, self.prefetch, self.epoch_of = drop_last, int(prefetch), epoch_of
+        self.threads = max(usable_cores() // _ranks_here(), 1) if threads is None else int(threads)
+        self.exact = not (source.augment or self.shuffle)
+        """Whether this is validation: every id exactly once."""
+        self._check()
+        self._buffers = Buffers()
+        self._next = self._place = (0, 0)
+        self._current: Callable[[], _Iteration | None] = lambda: None
+
+    def _check(self) -> None:
+        n, world_size = len(self.samples), self.world_size
+        if self.exact:
+            next(exact_batches(n, self.batch_size, self.rank, world_size), None)
+            if self.drop_last:
+                raise UsageError("drop_last must be False where every picture counts exactly once, as in validation, got True")
+        else:
+            each = len(rank_positions(n, self.rank, world_size))
+            if self.batch_size > each:
+                share = f"{each} ({n} images over {world_size} ranks)" if world_size > 1 else f"{n}, the size of the set"
+                raise UsageError(
+                    f"batch_size must be at most {share}, got {self.batch_size}; set batch_size={each} or add images"
+                )
+        if self.samples.shapes_differ:
+            if self.batch_size != self.samples.batch_size:
+                raise UsageError(
+                    f"batch_size must be that of the samples where batches differ in shape (rect), {self.samples.batch_size}, "
+                    f"got {self.batch_size}"
+                )
+            if self.shuffle or (world_size > 1 and not self.exact):
+                raise UsageError(
+                    "batches that differ in shape (rect) must come in order, and in training to a single rank, got "
+                    f"shuffle={self.shuffle} and world_size={world_size}; set shuffle=False or rect=False"
+                )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that was handed out last, or the one to come when the last one is complete."""
+        return self._place[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be ``epoch``: from its beginning, or from where a loaded state of that epoch says."""
+        if isinstance(epoch, bool) or not isinstance(epoch, (int, np.integer)) or epoch < 0:
+            raise UsageError(f"epoch must be a whole number of at least 0, got {epoch!r}")
+        if epoch != self._next[0]:
+            self._next = (int(epoch), 0)
+        self._place = self._next
+
+    def __len__(self) -> int:
+        """Return how many batches this rank has in a whole epoch."""
+        return self._steps(0)[0]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return _Iteration(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training stands after the batches that were handed out, as JSON values.
+
+        Batches that are ready and were not asked for do not count. It is the same on all ranks between their steps, so one of
+        them may save it for all.
+        """
+        return state_of(*self._place, self._fingerprint(), self.samples.bad.copy())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on from a state: the rest of its epoch, which may be nothing.
+
+        In training any ``batch_size``, ``rank`` and ``world_size`` will do: what is left of the epoch is dealt anew.
+
+        Raises:
+            UsageError: Samples would not be those of the run that the state is of.
+        """
+        epoch, position, bad = place_of(state, self._fingerprint(), len(self.samples))
+        self.reset()
+        self.samples.bad.update(bad)
+        self._next = self._place = (epoch, position)
+
+    def reset(self) -> None:
+        """Forget what was made ahead: an iteration that goes on makes its next batches anew, with the samples as they are now."""
+        iteration = self._current()
+        if iteration is not None:
+            iteration.drop()
+
+    def close(self) -> None:
+        """End the threads and let go of the memory for pictures. The loader can be used again."""
+        self.reset()
+        self._buffers = Buffers()
+
+    def _fingerprint(self) -> dict[str, Any]:
+        loader: dict[str, Any] = {"shuffle": self.shuffle}
+        if self.exact:  # ranks have parts of their own, of whole batches, and none can go on with another's
+            loader |= {"rank": self.rank, "world_size": self.world_size, "batch_size": self.batch_size}
+        return self.samples.fingerprint() | {"loader": loader}
+
+    def _begin(self) -> tuple[int, int]:
+        """Return epoch and first position of an iteration that begins now."""
+        epoch, start = self._next
+        if self.epoch_of is not None:
+            told = int(self.epoch_of())
+            epoch, start = told, (start if told == epoch else 0)
+        self._next, self._place = (epoch + 1, 0), (epoch, start)
+        return epoch, start
+
+    def _steps(self, start: int) -> tuple[int, Callable[[int], range]]:
+        """Return how many batches this rank has from position ``start`` on, and the positions of each by its number."""
+        n, size = len(self.samples), self.batch_size
+        if self.exact:
+            mine = [batch for batch in exact_batches(n, size, self.rank, self.world_size) if batch.start >= start]
+            return len(mine), mine.__getitem__
+        positions = rank_positions(n, self.rank, self.world_size, start=start)
+        count = len(positions) // size if self.drop_last else -(-len(positions) // size)
+        return count, lambda k: positions[k * size : (k + 1) * size]
+
+
+class _Iteration:
+    """One pass over what an epoch has left."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._epoch, self._given, self._ended = 0, 0, False
+        self._positions_of: Callable[[int], range] = range
+        self._ahead: Prefetch[Batch] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._ended:
+            raise StopIteration
+        loader = self._loader
+        if loader._current() is not self:
+            loader.reset()
+            loader._current = weakref.ref(self)
+        ahead = self._ahead or self._begin()
+        try:
+            batch = next(ahead)
+        except StopIteration:
+            self._ended, loader._place = True, (self._epoch + 1, 0)
+            raise
+        except Exception:
+            self._ended = True
+            raise
+        done = self._positions_of(self._given)
+        self._given += 1
+        loader._place = (self._epoch, done[-1] + (1 if loader.exact else loader.world_size - loader.rank))
+        return batch
+
+    def drop(self) -> None:
+        """End the threads and forget what they made; the next batch is made anew."""
+        if self._ahead is not None:
+            self._ahead.drop()
+
+    def _begin(self) -> Prefetch[Batch]:
+        cv2.setNumThreads(1)
+        loader = self._loader
+        samples, buffers = loader.samples, loader._buffers
+        step = loader.batch_size * (1 if loader.exact else loader.world_size)
+        epoch, start = loader._begin()
+        count, positions_of = loader._steps(start)
+        order = EpochOrder(len(samples), samples.seed, epoch, loader.shuffle)
+
+        def make(k: int) -> Batch:  # refers to neither loader nor iteration: threads must not keep what ends them alive
+            ids = order.at(np.array(positions_of(k)))
+            try:
+                recipe, images = samples.draw(ids, epoch, out=buffers.take(samples.shape_of(ids)))
+                return samples.batch(recipe, images)
+            except MissingExtra:
+                raise
+            except Exception as cause:
+                raise _told(cause, samples, ids, epoch, positions_of(k)[0] // step) from cause
+
+        self._epoch, self._positions_of = epoch, positions_of
+        self._ahead = Prefetch(make, count, loader.threads, loader.threads * loader.prefetch)
+        return self._ahead
+
+
+def _told(cause: Exception, samples: Samples, ids: I64, epoch: int, number: int) -> FastdataError:
+    """Return the error of a batch: of the cause's kind where that is one of ours."""
+    kind = next((kind for kind in (UsageError, DataError, StoreError) if isinstance(cause, kind)), FastdataError)
+    text = str(cause) if kind is not FastdataError else f"{type(cause).__name__}: {cause}"
+    keys = [samples.im_files[i] for i in ids[:KEYS_SHOWN].tolist()]
+    more = f" and {len(ids) - KEYS_SHOWN} more" if len(ids) > KEYS_SHOWN else ""
+    return kind(f"{text}; in batch {number} of epoch {epoch}, of ids {ids.tolist()}: {', '.join(keys)}{more}")
+
+
+def _ranks_here() -> int:
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(int(told), 1) if told.isdecimal() else 1
