@@ -29,6 +29,7 @@ from fastdata.host import usable_cores
 from fastdata.sources.detect import read
 from fastdata.sources.scan import SourceOptions, Task
 from fastdata.store.read import open_store
+from fastdata.store.target import look_at
 from fastdata.terminal import say, ticking, warn
 from fastdata.verification import in_order
 
@@ -139,6 +140,8 @@ def _convert(wanted: Wanted, source: Path, out: Path) -> None:
     from fastdata.conversion.run import convert
 
     why = "the source has changed" if out.exists() else "once"
+    if look_at(out) == "foreign":  # a store of ours that was cut short: no other file has this name, in this folder
+        out.unlink()
     say(f"fastdata: converting {wanted.split} of {wanted.title} into {out} ({why}); it will be used again while nothing changes")
     with ticking(f"converting {wanted.split}") as ticker:
         done = convert(source, out, _options(wanted), overwrite=True, listener=ticker)
