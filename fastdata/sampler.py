@@ -80,7 +80,7 @@ class Sampler:
         elif shuffle:
             raise UsageError("shuffle must be False where every id counts exactly once, got True")
         self.epoch = -1
-        """The last epoch that has begun; -1 before the first."""
+        """The epoch that began last; -1 when none has, here or since a state was loaded."""
         self._next = 0
         self._start = 0  # first global position of the next pass: above 0 only when a training goes on within an epoch
         self._began = 0  # the same of the last pass
@@ -129,7 +129,7 @@ class Sampler:
         """Return where the training is, for :meth:`load_state_dict` at any world size.
 
         Args:
-            taken: How many ids of the current epoch this rank has trained on. ``None``: all that were handed out, which is right
+            taken: How many ids of the epoch that began last this rank has trained on. ``None``: all that were handed out, which is right
                 between epochs and without workers; workers fetch ahead.
         """
         taken = self._given if taken is None else taken
@@ -152,8 +152,7 @@ class Sampler:
         self._next, self._start = int(state["epoch"]), int(state["position"])
         if self._start and self._share(self._start) == 0:  # fewer ids are left than there are ranks now
             self._next, self._start = self._next + 1, 0
-        self.epoch, self._called, self._late, self._finished = self._next - 1, None, None, True
-        self._began = self._given = 0
+        self.epoch, self._called, self._late, self._finished = -1, None, None, True
 
     def _share(self, start: int) -> int:
         """Return how many ids a pass has that begins at a global position."""
