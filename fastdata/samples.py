@@ -211,13 +211,14 @@ class Samples:
             BadRecord: A record is damaged, and ``on_bad`` is ``raise`` or nothing is trained.
         """
         while True:
+            known = frozenset(self.bad)  # another thread may meet the same record and add it while this one draws
             recipe = self.recipe(ids, epoch, draws)
             try:
                 if self.on_bad == "replan" and self.augment:
                     self._look_at_hidden(recipe)
                 images = self.render(recipe, out)
             except BadRecord as err:
-                if self.on_bad == "raise" or not self.augment or err.entry in self.bad:
+                if self.on_bad == "raise" or not self.augment or err.entry in known:
                     raise
                 self.bad.add(err.entry)
                 continue
