@@ -1,9 +1,8 @@
-"""What an Ultralytics trainer sees as its loader and its dataset (8.4.190), over ``fastdata.Loader`` and ``fastdata.Samples``.
+"""What an Ultralytics trainer sees as its dataset and its loader (8.4.190), over ``YoloDataset`` and ``Loader``.
 
-What it touches is little, and all of it is here: on the loader ``len``, iteration, ``dataset``, ``sampler``, ``batch_size``,
-``drop_last``, ``num_workers``, ``reset`` and ``close``; on the dataset ``len``, ``labels``, ``im_files``, ``batch_size``,
-``rect``, ``batch_shapes``, ``mosaic`` and ``close_mosaic``. It calls ``iter`` twice an epoch, so an iterator does nothing before
-its first batch.
+What it touches of the loader is little, and all of it is here: ``len``, iteration, ``dataset``, ``sampler``, ``batch_size``,
+``drop_last``, ``num_workers``, ``reset`` and ``close``. It calls ``iter`` twice an epoch, so an iterator does nothing before its
+first batch.
 
 The epoch is the trainer's own, read when the first batch of an iteration is asked for. So it is right after a resume, when an
 epoch is done again, and however late the trainer tells a sampler; and mosaic closes at that epoch in every thread.
@@ -14,92 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from fastdata.augment.order import EpochOrder, exact_batches, rank_positions
+from fastdata.dataset import YoloDataset
 from fastdata.loader import Loader
-from fastdata.samples import Samples
 
 Clock = Callable[[], tuple[int, int | None]]
 """Says which epoch it is, from 0, and how many there will be; ``None`` where that has no meaning, as in validation."""
 
 
-class TrainerDataset:
-    """The pictures of one use of a store, as the trainer's own code looks at a dataset.
+class TrainerDataset(YoloDataset):
+    """A dataset that remembers whether the trainer has closed mosaic."""
 
-    Args:
-        samples: What is trained or validated on.
-    """
-
-    def __init__(self, samples: Samples) -> None:
-        self.samples = samples
-        self.labels = samples.labels
-        """Sequence of ``{"cls": (n, 1), "bboxes": (n, 4) xywh_norm}``: for the label plots, class weights, memory estimate."""
-        self.batch_size = samples.batch_size
-        self.rect = samples.rect
-        self.mosaic = samples.augment and samples.policy.mosaic > 0
-        """Set to ``False`` by the trainer when it closes mosaic; ``close_mosaic`` is what counts."""
-        self.closed = False
-        """Whether the trainer has closed mosaic."""
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    @property
-    def im_files(self) -> list[str]:
-        """The picture's path in its dataset, for each id."""
-        return self.samples.im_files
-
-    @property
-    def batch_shapes(self) -> npt.NDArray[np.int64] | None:
-        """(batches, 2) height and width when ``rect``."""
-        return self.samples.batch_shapes
+    closed = False
 
     def close_mosaic(self, hyp: Any = None) -> None:
-        """Let mosaic, MixUp, CutMix and Copy-Paste rest from the next epoch on, also where its number alone would not say so.
-
-        Args:
-            hyp: The trainer's arguments, which say nothing that is not known.
-        """
-        self.mosaic, self.closed = False, True
-
-
-class TrainerSampler:
-    """The ids of a rank in the order of its batches. The trainer asks for its length, and lists it in validation."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self._positions())
-
-    def __iter__(self) -> Iterator[int]:
-        loader = self._loader
-        order = EpochOrder(len(loader.samples), loader.samples.seed, self.epoch, loader.shuffle)
-        return iter(order.at(np.fromiter(self._positions(), np.int64)).tolist())
-
-    def _positions(self) -> Iterator[int]:
-        loader = self._loader
-        n, rank, world_size = len(loader.samples), loader.rank, loader.world_size
-        if loader.exact:
-            for batch in exact_batches(n, loader.batch_size, rank, world_size):
-                yield from batch
-        else:
-            yield from rank_positions(n, rank, world_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Take note: the order of the epoch is computed, and which one it is the loader asks the trainer itself."""
-        self.epoch = epoch
+        """Let mosaic, MixUp, CutMix and Copy-Paste rest from the next epoch on, also where its number alone would not say so."""
+        super().close_mosaic(hyp)
+        self.closed = True
 
 
 class TrainerLoader:
     """The batches of a trainer or validator.
 
     Args:
-        samples: What is trained or validated on.
-        batch_size: Pictures a batch, for this rank.
+        dataset: What is trained or validated on.
         clock: Which epoch it is.
         rank: 0..world_size - 1.
         world_size: How many processes share an epoch.
@@ -109,8 +45,7 @@ class TrainerLoader:
 
     def __init__(
         self,
-        samples: Samples,
-        batch_size: int,
+        dataset: TrainerDataset,
         clock: Clock,
         *,
         rank: int = 0,
@@ -118,12 +53,12 @@ class TrainerLoader:
         drop_last: bool = False,
         threads: int | None = None,
     ) -> None:
-        self.dataset = TrainerDataset(samples)
-        self.batch_size, self.drop_last = batch_size, drop_last
+        self.dataset, self.batch_size, self.drop_last = dataset, dataset.batch_size, drop_last
+        samples = dataset.samples
         self._clock = clock
         self._loader = Loader(
             samples,
-            batch_size,
+            dataset.batch_size,
             rank=rank,
             world_size=world_size,
             shuffle=samples.augment and not samples.shapes_differ,
@@ -131,8 +66,10 @@ class TrainerLoader:
             threads=threads,
             epoch_of=self._epoch,
         )
-        self.sampler = TrainerSampler(self._loader)
+        self.sampler = dataset.sampler(rank, world_size)
+        """The ids of this rank. Only asked for its length, and in validation for the ids: the loader knows its own order."""
         self.num_workers = self._loader.threads
+        """Threads; no process is started."""
 
     def _epoch(self) -> int:
         """Return the epoch that begins, and let its number decide whether mosaic is closed."""

@@ -14,7 +14,16 @@ import yaml
 from fastdata.augment.policy import Policy
 from fastdata.errors import UsageError
 from fastdata.trainers.ultralytics_options import (
-    EXTRA_POLICY, KEYS, NOTES, POLICY_KEYS, TRAINER_KEYS, check_keys, classes_of, fraction_of, policy_of, transforms_of,
+    EXTRA_POLICY,
+    KEYS,
+    NOTES,
+    POLICY_KEYS,
+    TRAINER_KEYS,
+    check_keys,
+    classes_of,
+    fraction_of,
+    policy_of,
+    transforms_of,
 )  # fmt: skip
 
 DEFAULTS: dict[str, Any] = yaml.safe_load((Path(ultralytics.__file__).parent / "cfg/default.yaml").read_text())
