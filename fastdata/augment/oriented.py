@@ -20,6 +20,9 @@ import numpy as np
 from fastdata.augment import outline, ragged
 from fastdata.augment.ragged import F64, I64, Bool
 
+MOST_CORNERS = 8
+"""Of what a cut at one plane leaves of four corners: one more for every second side."""
+
 
 def warp_corners(corners: F64, matrices: F64, of: I64, rects_xyxy: F64) -> tuple[F64, F64]:
     """Map oriented boxes and cut them at a frame.
@@ -64,21 +67,19 @@ def xywhr_to_corners(xywhr: F64) -> F64:
 
 def _clipped(points: F64, offsets: I64, rects: F64) -> tuple[F64, F64]:
     """Cut shapes that were four-sided, before the camera's plane took or added corners."""
-    counts = np.diff(offsets)
-    # Every shape gets as many corners as the longest, by repeating its last one.
-    index = np.minimum(np.arange(max(4, counts.max(initial=0))), np.maximum(counts - 1, 0)[:, None])
-    index += offsets[:-1, None]
-    shapes = (
-        np.where((counts > 0)[:, None, None], points[np.minimum(index, len(points) - 1)], 0.0)
-        if len(points)
-        else np.zeros((*index.shape, 2))
-    )
-    corners = shapes[:, :4].copy()
-    xyxy = np.concatenate([shapes.min(axis=1), shapes.max(axis=1)], axis=1)
-    is_whole = (counts == 4) & outline.is_within(xyxy, rects)
-    at = np.flatnonzero(~is_whole)
+    n, counts = len(rects), np.diff(offsets)
+    corners, xyxy = np.zeros((n, 4, 2)), np.zeros((n, 4))
+    has_four = np.flatnonzero(counts == 4)
+    corners[has_four] = points.take(offsets[has_four, None] + np.arange(4), axis=0)
+    x, y = corners.transpose(2, 1, 0)
+    np.stack([x.min(axis=0), y.min(axis=0), x.max(axis=0), y.max(axis=0)], axis=1, out=xyxy)
+    at = np.flatnonzero((counts == 4) & ~outline.is_within(xyxy, rects))
     if len(at):
-        corners[at], xyxy[at] = _refitted(shapes[at], rects[at])
+        corners[at], xyxy[at] = _refitted(corners[at], rects[at])
+    at = np.flatnonzero((counts > 0) & (counts != 4))
+    if len(at):  # by repeating the last corner, always as many: what comes out may not depend on the other shapes
+        index = offsets[at, None] + np.minimum(np.arange(MOST_CORNERS), counts[at, None] - 1)
+        corners[at], xyxy[at] = _refitted(points.take(index, axis=0), rects[at])
     return corners, xyxy
 
 
@@ -112,19 +113,20 @@ def _smallest(shapes: F64) -> tuple[F64, F64, F64, F64]:
         (n, 2) a place, (n, 2) unit vector u of one side, and from that place the (n, 2) least and greatest distances along u and
         along the normal of u.
     """
-    origin = shapes[:, 0]
-    at = shapes - origin[:, None]
+    # Short axes first: NumPy works along the last one.
+    x, y = shapes.transpose(2, 1, 0) - shapes[:, 0].T[:, None]
     i, j = np.triu_indices(shapes.shape[1], 1)
-    delta = at[:, j] - at[:, i]
-    length = np.hypot(delta[:, :, 0], delta[:, :, 1])
+    dx, dy = x[j] - x[i], y[j] - y[i]
+    length = np.hypot(dx, dy)
     is_side = length > 0
-    u = np.where(is_side[:, :, None], delta, (1.0, 0.0)) / np.where(is_side, length, 1.0)[:, :, None]
-    along = _turned(at[:, None], u[:, :, None])
-    low, high = along.min(axis=2), along.max(axis=2)
-    area = np.where(is_side, (high - low).prod(axis=2), np.inf)
-    best = area.argmin(axis=1)[:, None, None]
-    chosen = [np.take_along_axis(x, best, axis=1)[:, 0] for x in (u, low, high)]
-    return origin, chosen[0], chosen[1], chosen[2]
+    ux, uy = np.where(is_side, dx, 1.0), np.where(is_side, dy, 0.0)
+    length = np.where(is_side, length, 1.0)
+    ux, uy = ux / length, uy / length
+    a, b = ux * x[:, None] + uy * y[:, None], ux * y[:, None] - uy * x[:, None]  # (m, directions, n)
+    a0, a1, b0, b1 = a.min(axis=0), a.max(axis=0), b.min(axis=0), b.max(axis=0)
+    best = np.where(is_side, (a1 - a0) * (b1 - b0), np.inf).argmin(axis=0), np.arange(len(shapes))
+    u, low, high = (np.stack([p[best], q[best]], axis=1) for p, q in ((ux, uy), (a0, b0), (a1, b1)))
+    return shapes[:, 0], u, low, high
 
 
 def _is_convex(shapes: F64) -> Bool:

@@ -129,7 +129,8 @@ def clip_rings(points: F64, point_offsets: I64, rects_xyxy: F64) -> tuple[F64, I
     """Cut each ring at its rectangle.
 
     Sutherland and Hodgman as ``fastdata.boxes.clip_polygon`` has it, one border after another, but for all rings at once. A ring
-    that leaves and comes back keeps a bridge of no width along the border; :func:`object_boxes` sees through it.
+    that leaves and comes back keeps a bridge of no width along the border, between true points of the object; one that went
+    around a corner outside does not reach into that corner (see ``fastdata.augment.detours``).
 
     Args:
         points: (V, 2)
@@ -185,9 +186,9 @@ def ring_areas(points: F64, point_offsets: I64) -> F64:
 def object_boxes(points: F64, point_offsets: I64, ring_offsets: I64, rects_xyxy: F64, is_even_odd: Bool) -> F64:
     """Return the boxes of what can be seen of objects whose rings were cut at their rectangles.
 
-    The extent of the cut points would be too much: a bridge may run along the border to a corner that the object is nowhere
-    near. So only two kinds of points count: ends of sides that do not run along the border, and corners of the rectangle that
-    the object covers.
+    The extent of all points would be too much where a ring touches the border from outside, or where a hole takes away what its
+    outer ring covers. So two kinds of points count: ends of sides that do not run along the border, and corners of the rectangle
+    that the object covers.
 
     Args:
         points: (V, 2) cut by :func:`clip_rings`.
@@ -225,25 +226,22 @@ def _seen(points: F64, offsets: I64, rects: F64) -> tuple[F64, Bool, Bool]:
         (P, 4) boxes of the ends of sides that do not run along the border; (P, 4) whether the ring covers each corner of its
         rectangle, in the order of :func:`corners_of`; (P,) whether a bridge leads beyond all that.
     """
-    nxt = ragged.successors(offsets)
-    rect = np.repeat(rects, np.diff(offsets), axis=0)
-    at = points[:, [0, 1, 0, 1]] == rect  # left, top, right, bottom
-    along = at & at.take(nxt, axis=0)
-    is_within = ~along.any(axis=1)
+    nxt, row = ragged.successors(offsets), ragged.owners(offsets)
+    at = [points[:, side % 2] == rects[:, side][row] for side in range(4)]  # left, top, right, bottom
+    along = [here & here[nxt] for here in at]
+    is_within = ~(along[0] | along[1] | along[2] | along[3])
     counts = is_within.copy()
     counts[nxt[is_within]] = True
-    kept = np.flatnonzero(counts)
-    box = ring_bounds(points.take(kept, axis=0), ragged.offsets_kept(counts, offsets))
+    box = ring_bounds(points.take(np.flatnonzero(counts), axis=0), ragged.offsets_kept(counts, offsets))
 
     # Just inside a corner, a ray to the left or right meets only sides along that border that end in the corner: it lies within
     # the ring if their number is odd.
     covered = np.zeros((len(rects), 4), np.bool_)
     is_bare = np.zeros((len(rects), 4), np.bool_)
-    row = ragged.owners(offsets)
     for corner, (x_side, y_side) in enumerate(((0, 1), (2, 1), (2, 3), (0, 3))):
-        ends = along[:, x_side] & (at[:, y_side] != at[nxt, y_side])
+        ends = along[x_side] & (at[y_side] != at[y_side][nxt])
         covered[:, corner] = np.bincount(row[ends], minlength=len(rects)) % 2 == 1
-        is_bare[row[at[:, x_side] & at[:, y_side] & ~counts], corner] = True
+        is_bare[row[at[x_side] & at[y_side] & ~counts], corner] = True
     corners = corners_of(rects)
     lows = np.minimum(box[:, :2], np.where(covered[:, :, None], corners, np.inf).min(axis=1))
     highs = np.maximum(box[:, 2:], np.where(covered[:, :, None], corners, -np.inf).max(axis=1))
