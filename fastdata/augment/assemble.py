@@ -7,16 +7,17 @@ CutMix, flips.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.augment import affine, outline, ragged
-from fastdata.augment.draws import Draws
+from fastdata.augment import affine, mix, oriented, outline, ragged
+from fastdata.augment.draws import BASE, CUTMIX, Draws
 from fastdata.augment.keep import SHARE_BOX, SHARE_OUTLINE, is_kept
+from fastdata.augment.layers import Layers, Stamps, plain_layers, stacked
 from fastdata.augment.layout import Tiles, place
-from fastdata.augment.objects import Objects, on_canvas, warped
+from fastdata.augment.objects import Objects, merged, on_canvas, warped
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import Labels, Recipe
 from fastdata.catalog import Catalog
@@ -26,32 +27,6 @@ I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """G groups of a recipe before they are written down."""
-
-    scene: I64
-    """(G,) whose tiles are seen."""
-    slot: I64
-    """(G,) ascending."""
-    matrix: F64
-    """(G, 3, 3) canvas to output, before flips."""
-    weight: F64
-    """(G,)"""
-    clip_xyxy: I64
-    """(G, 4) before flips."""
-    is_masked: Bool
-    """(G,)"""
-    shape_offsets: I64
-    """(G + 1,)"""
-    shape_ring_offsets: I64
-    """(S + 1,)"""
-    ring_point_offsets: I64
-    """(R + 1,)"""
-    points: F64
-    """(V, 2) before flips."""
 
 
 def assemble(
@@ -94,14 +69,36 @@ def assemble(
         translate=draws.translate,
     )
     objects = on_canvas(catalog, tiles, task, classes)
-    placed = kept(objects, matrix, draws.scale, out_hw, policy)
-    layers = plain_layers(matrix, scene_slot, out_hw)
+    stamps = None
+    can_paste = policy.copy_paste > 0 and task != "pose" and objects.has_outline.any()
+    if can_paste and policy.copy_paste_mode == "flip":
+        copies = mix.pasted(mix.mirrored(objects, tiles.canvas_wh), objects, policy.copy_paste)
+        objects = merged(objects, copies)
+        shown = warped(copies, matrix, out_hw, task)
+        stamps = Stamps(shown, np.arange(len(matrix)), affine.mirrored_canvas(matrix, tiles.canvas_wh))
+    placed = kept(objects, matrix, draws.scale, out_hw, policy, task)
+    if draws.role.max(initial=BASE) == BASE and stamps is None:
+        layers = plain_layers(matrix, scene_slot, out_hw)
+        return written(draws, catalog, policy, tiles, layers, placed, scene_slot, out_hw, task, single_cls)
+
+    is_lent = (draws.role % 2 == 1)[placed.scene]
+    if is_lent.any():
+        own, lent = placed.take(~is_lent), placed.take(is_lent)
+        lent = replace(lent, scene=lent.scene - 1)  # a lender comes right after the scene that it lends to
+        lent = mix.pasted(lent, own, policy.copy_paste)
+        after = np.minimum(np.arange(1, len(matrix) + 1), len(matrix) - 1)
+        stamps = Stamps(lent, after, matrix[after])
+        placed = merged(own, lent)
+    region, is_cut = np.zeros((len(draws), 4), np.int64), np.zeros(len(draws), np.bool_)
+    if (draws.role == CUTMIX).any():
+        placed, region, is_cut = mix.cutmix(draws, placed, scene_slot, task)
+    layers = stacked(draws, matrix, out_hw, stamps, region, is_cut)
     return written(draws, catalog, policy, tiles, layers, placed, scene_slot, out_hw, task, single_cls)
 
 
-def kept(objects: Objects, matrix: F64, scale: F64, out_hw: tuple[int, int], policy: Policy) -> Objects:
+def kept(objects: Objects, matrix: F64, scale: F64, out_hw: tuple[int, int], policy: Policy, task: str) -> Objects:
     """Warp objects and keep those that are worth a label; (S,) scales and (S, 3, 3) matrices of scenes."""
-    after = warped(objects, matrix, out_hw)
+    after = warped(objects, matrix, out_hw, task)
     share: F64 | float = SHARE_BOX if policy.min_area_share is None else policy.min_area_share
     if policy.min_area_share is None and len(objects.points):
         has_outline = np.zeros(len(matrix), np.bool_)
@@ -116,24 +113,6 @@ def kept(objects: Objects, matrix: F64, scale: F64, out_hw: tuple[int, int], pol
         max_aspect=policy.max_aspect,
     )
     return after if stays.all() else after.take(stays)
-
-
-def plain_layers(matrix: F64, scene_slot: I64, out_hw: tuple[int, int]) -> Layers:
-    """One layer a scene, each over all of the output."""
-    n = len(matrix)
-    none = np.zeros(1, np.int64)
-    return Layers(
-        scene=np.arange(n),
-        slot=scene_slot,
-        matrix=matrix,
-        weight=np.ones(n),
-        clip_xyxy=np.tile(np.array([0, 0, out_hw[1], out_hw[0]], np.int64), (n, 1)),
-        is_masked=np.zeros(n, np.bool_),
-        shape_offsets=np.zeros(n + 1, np.int64),
-        shape_ring_offsets=none,
-        ring_point_offsets=none,
-        points=np.zeros((0, 2)),
-    )
 
 
 def written(
@@ -194,8 +173,12 @@ def _labels(
     ring_offsets, point_offsets, points = np.zeros(n + 1, np.int64), np.zeros(1, np.int64), objects.points[:0]
     if task == "segment":
         ring_offsets, point_offsets, points = objects.ring_offsets, objects.point_offsets, objects.points
-        of = ragged.owners(ring_offsets)[ragged.owners(point_offsets)]
+        of = objects.point_owner
         points = _flipped_points(points, out_hw, lr[of], ud[of])
+    xywhr = np.zeros((0, 5))
+    if task == "obb":
+        corners = objects.points.reshape(n, 4, 2)
+        xywhr = oriented.corners_to_xywhr(_flipped_points(corners, out_hw, lr[:, None], ud[:, None]))
     keypoints = objects.keypoints
     if keypoints.shape[1]:
         seen = keypoints[:, :, 2:] > 0
@@ -216,7 +199,7 @@ def _labels(
         point_offsets=point_offsets,
         points_px=points.astype(np.float32),
         keypoints_px=keypoints.astype(np.float32),
-        xywhr_px=np.zeros((0, 5), np.float32),
+        xywhr_px=xywhr.astype(np.float32),
     )
 
 

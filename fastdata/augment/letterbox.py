@@ -12,16 +12,18 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.augment.assemble import plain_layers, written
+from fastdata.augment.assemble import written
 from fastdata.augment.draws import plain
+from fastdata.augment.layers import plain_layers
 from fastdata.augment.layout import place
-from fastdata.augment.objects import on_canvas, warped
+from fastdata.augment.objects import Objects, on_canvas
 from fastdata.augment.policy import PRESETS
 from fastdata.augment.recipe import TASKS, Recipe
 from fastdata.catalog import Catalog
 from fastdata.errors import UsageError
 
 I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 
 
 def letterbox(
@@ -68,23 +70,32 @@ def letterbox(
 
     # The pixels are resized to whole numbers of pixels; the trainers move labels by the ratio before rounding. The two differ
     # by half a pixel at most, and only where the second resize is needed at all.
-    of_pixels, of_labels = (_scaled(gain_hw, pad_xy) for gain_hw in (small_hw / tile_hw, np.broadcast_to(ratio, tile_hw.shape)))
-    objects = on_canvas(catalog, tiles, task, classes)
-    moved = warped(objects, of_labels, out_hw)
-    gain, shift = ratio[objects.scene], pad_xy[objects.scene]
-    moved = replace(moved, xyxy=objects.xyxy * gain + shift[:, [0, 1, 0, 1]])
+    matrix = np.zeros((len(draws), 3, 3))
+    matrix[:, [1, 0], [1, 0]] = small_hw / tile_hw
+    matrix[:, 2, 2] = 1.0
+    matrix[:, :2, 2] = pad_xy
+    objects = _moved(on_canvas(catalog, tiles, task, classes), ratio, pad_xy, out_hw, task)
     slot = np.arange(len(draws))
-    recipe = written(
-        draws, catalog, PRESETS["none"], tiles, plain_layers(of_pixels, slot, out_hw), moved, slot, out_hw, task, single_cls
-    )
+    layers = plain_layers(matrix, slot, out_hw)
+    recipe = written(draws, catalog, PRESETS["none"], tiles, layers, objects, slot, out_hw, task, single_cls)
     return replace(recipe, gain_hw=recipe.gain_hw * ratio, pad_xy=pad_xy + 0.0)
 
 
-def _scaled(gain_hw: npt.NDArray[np.float64], shift_xy: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    out = np.zeros((len(gain_hw), 3, 3))
-    out[:, 0, 0], out[:, 1, 1], out[:, 2, 2] = gain_hw[:, 1], gain_hw[:, 0], 1.0
-    out[:, :2, 2] = shift_xy
-    return out
+def _moved(objects: Objects, ratio: F64, pad_xy: F64, out_hw: tuple[int, int], task: str) -> Objects:
+    """Scale and move objects; what rounding puts over the frame is put back, but for oriented boxes, which may lie over it."""
+    wh = np.array(out_hw[::-1], np.float64)
+    gain, shift = ratio[objects.scene], pad_xy[objects.scene]
+    of = objects.point_owner
+    points = objects.points * gain[of] + shift[of]
+    keypoints = objects.keypoints.copy()
+    xy = np.clip(keypoints[:, :, :2] * gain[:, None] + shift[:, None], 0.0, wh)
+    keypoints[:, :, :2] = np.where(keypoints[:, :, 2:] > 0, xy, 0.0)
+    return replace(
+        objects,
+        xyxy=np.clip(objects.xyxy * gain + shift[:, [0, 1, 0, 1]], 0.0, np.tile(wh, 2)),
+        points=points if task == "obb" else np.clip(points, 0.0, wh),
+        keypoints=keypoints,
+    )
 
 
 def rect_shapes(original_hw: npt.ArrayLike, batch_size: int, imgsz: int, stride: int = 32, pad: float = 0.5) -> tuple[I64, I64]:

@@ -14,10 +14,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.augment import outline, ragged
+from fastdata.augment import oriented, outline, ragged
 from fastdata.augment.layout import Tiles
+from fastdata.boxes import min_area_rectangle
 from fastdata.catalog import Catalog
-from fastdata.labels import BOX, CROWD, MASK, OBB
+from fastdata.labels import BOX, CROWD, MASK, POLYGON
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
@@ -63,6 +64,11 @@ class Objects:
         out: Bool = self.ring_offsets[1:] > self.ring_offsets[:-1]
         return out
 
+    @property
+    def point_owner(self) -> I64:
+        """(V,) object that each point belongs to."""
+        return ragged.owners(self.ring_offsets)[ragged.owners(self.point_offsets)]
+
     def take(self, rows: I64 | Bool) -> Self:
         """Return some of the objects, in the order asked for."""
         if rows.dtype == np.bool_:
@@ -75,16 +81,15 @@ class Objects:
         return replace(self, **out, ring_offsets=ring_offsets, point_offsets=point_offsets, points=self.points[elements])
 
 
-def joined(parts: list[Objects]) -> Objects:
-    """Return all objects of some, one set after the other."""
-    if len(parts) == 1:
-        return parts[0]
+def merged(first: Objects, second: Objects) -> Objects:
+    """Return the objects of both, ascending by scene; within a scene the first before the second."""
     columns = ("scene", "instance", "cls", "kind", "xyxy", "bound_xyxy", "points", "keypoints")
-    return Objects(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in columns},
-        ring_offsets=ragged.offsets_of(np.concatenate([np.diff(part.ring_offsets) for part in parts])),
-        point_offsets=ragged.offsets_of(np.concatenate([np.diff(part.point_offsets) for part in parts])),
+    both = Objects(
+        **{name: np.concatenate([getattr(part, name) for part in (first, second)]) for name in columns},
+        ring_offsets=np.concatenate([first.ring_offsets, first.ring_offsets[-1] + second.ring_offsets[1:]]),
+        point_offsets=np.concatenate([first.point_offsets, first.point_offsets[-1] + second.point_offsets[1:]]),
     )
+    return both.take(np.argsort(both.scene, kind="stable"))
 
 
 def on_canvas(catalog: Catalog, tiles: Tiles, task: str, classes: Collection[int] | None) -> Objects:
@@ -107,12 +112,10 @@ def on_canvas(catalog: Catalog, tiles: Tiles, task: str, classes: Collection[int
     rect = tiles.visible_xyxy[tile].astype(np.float64)
     raw = catalog.xyxy_px[instance] * gain[:, [0, 1, 0, 1]] + origin[:, [0, 1, 0, 1]]
     ring_offsets, point_offsets, points = _rings(catalog, instance, gain, origin)
-    if task == "obb" and (is_free := kind == OBB).any():
-        rect[is_free] = _canvas_rects(tiles, tile[is_free])
-        points_of, offsets_of = points, point_offsets
-        raw[is_free] = outline.object_boxes(points_of, offsets_of, ring_offsets, np.full_like(raw, FAR_PX), kind == MASK)[is_free]
-    if task == "segment" and (kind == BOX).any():
+    if task in ("segment", "obb") and (kind == BOX).any():
         ring_offsets, point_offsets, points = _with_rectangles(ring_offsets, point_offsets, points, raw, kind == BOX)
+    if task == "obb":
+        return _oriented(catalog, tiles, tile, instance, kind, ring_offsets, point_offsets, points)
     xyxy = outline.clip_boxes(raw, rect)
     is_left = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     bound = xyxy
@@ -129,23 +132,72 @@ def on_canvas(catalog: Catalog, tiles: Tiles, task: str, classes: Collection[int
         lower, size = origin[:, None], tiles.size_hw[tile, None, ::-1]
         # a point on the picture's border may be rounded over it
         keypoints[:, :, :2] = np.clip(keypoints[:, :, :2] * gain[:, None] + lower, lower, lower + size)
-        keypoints = _within(keypoints, rect)
+        keypoints = seen_keypoints(keypoints, rect)
     found = Objects(
         tiles.scene[tile], instance, catalog.cls[instance], kind, xyxy, bound, ring_offsets, point_offsets, points, keypoints
     )
     return found if is_left.all() else found.take(is_left)
 
 
-def warped(objects: Objects, matrix: F64, out_hw: tuple[int, int]) -> Objects:
+def _oriented(
+    catalog: Catalog, tiles: Tiles, tile: I64, instance: I64, kind: U8, ring_offsets: I64, point_offsets: I64, points: F64
+) -> Objects:
+    """Return objects as oriented boxes: one ring of four corners each."""
+    n = len(instance)
+    first = point_offsets[ring_offsets[:-1]]
+    last = point_offsets[ring_offsets[1:]]
+    corners = np.zeros((n, 4, 2))
+    is_quad = (last - first == 4) & (kind != POLYGON) & (kind != MASK)
+    corners[is_quad] = points[first[is_quad, None] + np.arange(4)]
+    for i in np.flatnonzero(~is_quad).tolist():  # an outline in a set of oriented boxes: rare
+        corners[i] = min_area_rectangle(_hull(points[first[i] : last[i]]))
+    corners, xyxy = oriented.clip_corners(corners, _canvas_rects(tiles, tile))
+    found = Objects(
+        scene=tiles.scene[tile],
+        instance=instance,
+        cls=catalog.cls[instance],
+        kind=kind,
+        xyxy=xyxy,
+        bound_xyxy=xyxy,
+        ring_offsets=np.arange(n + 1),
+        point_offsets=4 * np.arange(n + 1),
+        points=corners.reshape(-1, 2),
+        keypoints=np.zeros((n, 0, 3)),
+    )
+    return found.take((xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1]))
+
+
+def _hull(points: F64) -> F64:
+    """Return the corners of the convex hull of (v, 2) points (Andrew's monotone chain, 1979)."""
+    ordered = sorted({(float(x), float(y)) for x, y in points})
+    sides: list[list[tuple[float, float]]] = []
+    for walk in (ordered, ordered[::-1]):
+        side: list[tuple[float, float]] = []
+        for x, y in walk:
+            while len(side) > 1:
+                (ax, ay), (bx, by) = side[-2:]
+                if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
+                    break
+                side.pop()
+            side.append((x, y))
+        sides.append(side[:-1] if len(side) > 1 else side)
+    return np.array(sides[0] + sides[1])
+
+
+def warped(objects: Objects, matrix: F64, out_hw: tuple[int, int], task: str) -> Objects:
     """Return the objects as the output shows them, before flips; all zeros for the box of one that it does not show.
 
     Args:
         objects: On their canvases.
         matrix: (S, 3, 3) canvas to output.
         out_hw: Size of the output.
+        task: What is made of the objects.
     """
     frame = np.array([0, 0, out_hw[1], out_hw[0]], np.float64)
     frames = np.broadcast_to(frame, (len(objects), 4))
+    if task == "obb":
+        corners, xyxy = oriented.warp_corners(objects.points.reshape(-1, 4, 2), matrix, objects.scene, frames)
+        return replace(objects, xyxy=xyxy, bound_xyxy=xyxy, points=corners.reshape(-1, 2))
     xyxy = _clipped(_mapped_boxes(objects.bound_xyxy, matrix, objects.scene), frame)
     points, point_offsets = objects.points, objects.point_offsets
     if len(points):
@@ -212,8 +264,8 @@ def _canvas_rects(tiles: Tiles, tile: I64) -> F64:
     return np.where(is_single[:, None], (-FAR_PX, -FAR_PX, FAR_PX, FAR_PX), rects)
 
 
-def _within(keypoints: F64, rect: F64) -> F64:
-    """Take the visibility, and then the place, of keypoints outside their rectangle."""
+def seen_keypoints(keypoints: F64, rect: F64) -> F64:
+    """Take visibility and place from keypoints outside the rectangle of their object; (N, K, 3) and (N, 4)."""
     xy = keypoints[:, :, :2]
     within = ((xy >= rect[:, None, :2]) & (xy <= rect[:, None, 2:])).all(axis=2) & (keypoints[:, :, 2] > 0)
     return np.where(within[:, :, None], keypoints, 0.0)
