@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import recipe_kit as kit
 from answers_kit import flat, noise
-from fastdata.render.tolerance import differs, opencv_warp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_kit import Group, Tile
@@ -21,6 +20,7 @@ from fastdata.augment.recipe import FILL
 from fastdata.errors import UsageError
 from fastdata.masks import rings_to_mask
 from fastdata.render import reference
+from fastdata.render.tolerance import differs, opencv_warp
 
 
 @pytest.mark.parametrize("known", answers_kit.KNOWN, ids=lambda check: check.__name__)
