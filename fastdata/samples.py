@@ -215,7 +215,7 @@ class Samples:
             recipe = self.recipe(ids, epoch, draws)
             try:
                 if self.on_bad == "replan" and self.augment:
-                    self._look_at_hidden(recipe)
+                    self._check_picks(recipe)
                 images = self.render(recipe, out)
             except BadRecord as err:
                 if self.on_bad == "raise" or not self.augment or err.entry in known:
@@ -226,14 +226,12 @@ class Samples:
                 recipe = self.transforms(recipe, images, seed=self.seed, epoch=epoch, draws=draws)
             return recipe, images
 
-    def _look_at_hidden(self, recipe: Recipe) -> None:
-        """Compare the records that the recipe picked and does not show with their checksums.
+    def _check_picks(self, recipe: Recipe) -> None:
+        """Compare the record of every pick with its checksum, also of those that no pixel comes from.
 
-        Whether a pick is bad must not depend on whether another sample has shown it before: then processes would differ.
+        Whether a pick is bad must not depend on the renderer, nor on what this process has met before.
         """
-        x0, y0, x1, y1 = recipe.visible_xyxy.T
-        for t in np.flatnonzero((x0 >= x1) | (y0 >= y1)).tolist():
-            entry, record = int(recipe.tile_entry[t]), int(recipe.record[t])
+        for entry, record in zip(recipe.tile_entry.tolist(), recipe.record.tolist(), strict=True):
             try:
                 self.store.read_record(record)
             except StoreError as err:
