@@ -60,6 +60,20 @@ def parity(ring: F64, x: F64, y: F64) -> npt.NDArray[np.bool_]:
     return inside
 
 
+def seen_bounds(ring: F64) -> F64 | None:
+    """The extent of what the frame shows of a ring in no special position: its points within, its crossings, covered corners."""
+    found = [p for p in ring if (p >= FRAME[:2]).all() and (p <= FRAME[2:]).all()]
+    for a, b in zip(ring, np.roll(ring, -1, axis=0), strict=True):
+        for axis, limit in ((0, 0.0), (0, W), (1, 0.0), (1, H)):
+            if (a[axis] < limit) != (b[axis] < limit):
+                other = a[1 - axis] + (limit - a[axis]) / (b[axis] - a[axis]) * (b[1 - axis] - a[1 - axis])
+                if 0 <= other <= (H, W)[axis]:
+                    found.append(np.array([limit, other] if axis == 0 else [other, limit]))
+    corners = np.array([[0.0, 0], [W, 0], [W, H], [0, H]])
+    found += list(corners[parity(ring, *corners.T)])
+    return np.array([*np.min(found, axis=0), *np.max(found, axis=0)]) if found else None
+
+
 def similarity(degrees: float, zoom: float, shift_xy: tuple[float, float], mirror: bool = False) -> F64:
     """A (3, 3) turn clockwise on the screen, zoom and shift, after a mirror left to right if wanted."""
     a, b = zoom * np.cos(np.radians(degrees)), zoom * np.sin(np.radians(degrees))
