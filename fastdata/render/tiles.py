@@ -26,11 +26,11 @@ class BadRecord(StoreError):
 
     Args:
         message: As of every StoreError.
-        entry: Entry of the catalog that was to be drawn.
-        record: The record that it shows.
+        entry: Entry of the catalog that was to be drawn; -1 when a torch loader has made the error anew from its text.
+        record: The record that it shows; -1 likewise.
     """
 
-    def __init__(self, message: str, entry: int, record: int) -> None:
+    def __init__(self, message: str, entry: int = -1, record: int = -1) -> None:
         super().__init__(message)
         self.entry = entry
         self.record = record
