@@ -39,6 +39,22 @@ TRAINERS = {"detect": DetectionTrainer, "segment": SegmentationTrainer, "pose": 
 VALIDATORS = {"detect": DetectionValidator, "segment": SegmentationValidator, "pose": PoseValidator, "obb": OBBValidator}
 NETWORKS = {"detect": "yolo11n.yaml", "segment": "yolo11n-seg.yaml", "pose": "yolo11n-pose.yaml", "obb": "yolo11n-obb.yaml"}
 
+TINY = CONFIG / "tiny.yaml"
+"""A detector of 60,000 weights, where it is not the network that matters."""
+TINY.write_text(
+    """
+nc: 8
+backbone:
+  - [-1, 1, Conv, [8, 3, 2]]
+  - [-1, 1, Conv, [16, 3, 2]]
+  - [-1, 1, Conv, [32, 3, 2]]
+  - [-1, 1, Conv, [32, 3, 2]]
+  - [-1, 1, Conv, [32, 3, 2]]
+head:
+  - [[2, 3, 4], 1, Detect, [nc]]
+"""
+)
+
 
 def dataset(folder: Path, task: str, images: int = 10, size_hw: Any = ((48, 64), (64, 48), (64, 64)), **more: Any) -> Path:
     """A YOLO dataset of invented pictures; returns its data.yaml."""
