@@ -50,6 +50,15 @@ class OnError(StrEnum):
     raise_ = "raise"
 
 
+class Preset(StrEnum):
+    """Choices of ``--policy``: the names of ``fastdata.augment.policy.PRESETS``."""
+
+    yolov8 = "yolov8"
+    yolov5 = "yolov5"
+    light = "light"
+    none = "none"
+
+
 class TaskKind(StrEnum):
     """Choices of ``--task``."""
 

@@ -106,11 +106,30 @@ def write_contact_sheet(
         UsageError: As there, or the ending is another one.
         OSError: The file cannot be written.
     """
+    target = sheet_path(out)
+    save_sheet(contact_sheet(store, ids, columns=columns, tile_px=tile_px, max_images=max_images), target)
+
+
+def sheet_path(out: str | os.PathLike[str]) -> Path:
+    """Return where a sheet goes.
+
+    Raises:
+        UsageError: Its ending is not one of :data:`SUFFIXES`.
+    """
     target = Path(out)
-    suffix = target.suffix.lower()
-    if suffix not in SUFFIXES:
+    if target.suffix.lower() not in SUFFIXES:
         raise UsageError(f"the sheet's name must end in {', '.join(SUFFIXES)}, got {target.name}")
-    rgb = contact_sheet(store, ids, columns=columns, tile_px=tile_px, max_images=max_images)
+    return target
+
+
+def save_sheet(rgb: U8, target: Path) -> None:
+    """Write (H, W, 3) RGB into a file, PNG or JPEG by its ending; a file that is there is replaced at once.
+
+    Raises:
+        UsageError: It is too large for the format.
+        OSError: The file cannot be written.
+    """
+    suffix = target.suffix.lower()
     settings = [] if suffix == ".png" else [cv2.IMWRITE_JPEG_QUALITY, 92]
     done, data = cv2.imencode(suffix, cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), settings)
     if not done:

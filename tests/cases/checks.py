@@ -1,6 +1,7 @@
 """Compare what came out of a conversion with what a case expects, and say everything that differs.
 
-Written without the package's own geometry: masks are filled here point by point, outlines compared as sequences.
+Written without the package's own geometry: masks are filled here point by point, outlines compared as sequences. (The overlap
+mask is what one of the cases looks at, so it is the package's.)
 """
 
 from __future__ import annotations
@@ -50,16 +51,15 @@ class Outcome:
     memory_mb: float | None = None
 
 
-def complaints(expect: dict[str, Any], outcome: Outcome, then: dict[str, Any] | None, later: bool) -> list[str]:
+def complaints(expect: dict[str, Any], outcome: Outcome, then: dict[str, Any] | None) -> list[str]:
     """Return what is wrong, one sentence each.
 
     Args:
         expect: Of the case, or of its step.
         outcome: What came out.
         then: What follows the conversion.
-        later: Whether other keys than those known here belong to a part that is not done here.
     """
-    wrong = [] if later else [f"the runner must know what to do with {key!r}" for key in sorted(expect.keys() - KNOWN)]
+    wrong = [f"the runner must know what to do with {key!r}" for key in sorted(expect.keys() - KNOWN)]
     if outcome.touched:
         wrong.append(f"no source file may change and none may appear, got {outcome.touched}")
     if outcome.started:
@@ -93,9 +93,8 @@ def complaints(expect: dict[str, Any], outcome: Outcome, then: dict[str, Any] | 
                 if expect.get(name, {}).get(key, count) != count:
                     wrong.append(f"{key}: {name} must be {expect[name][key]}, got {count}")
         if then is not None:
-            key = then["overlap_mask"]["image"]
-            size_hw = store.image(keys[key]).shape[1:]
-            wrong += mask_complaints(expect["mask"], overlap_mask(store.instances(keys[key]), size_hw))
+            asked = then["overlap_mask"]
+            wrong += mask_complaints(expect["mask"], overlap_mask(store, keys[asked["image"]], asked["ratio"]))
     return wrong
 
 
@@ -290,18 +289,17 @@ def pixel_complaints(want: dict[str, Any], image: npt.NDArray[np.uint8]) -> list
     return wrong
 
 
-def overlap_mask(found: Instances, size_hw: tuple[int, int]) -> npt.NDArray[np.int32]:
-    """Paint object i with i + 1, the smallest last, as trainers want it."""
-    from fastdata.masks import polygons_to_mask
+def overlap_mask(store: fastdata.Store, i: int, ratio: int) -> npt.NDArray[np.uint8 | np.int32]:
+    """Return the mask that a training gets for a picture at its own size."""
+    from fastdata.augment.letterbox import letterbox
+    from fastdata.render.masks import overlap_masks  # compiles: not for a process whose memory is measured
 
-    masks = [polygons_to_mask(found.parts(i), size_hw) for i in range(len(found))]
-    out = np.zeros(size_hw, np.int32)
-    for i in sorted(range(len(masks)), key=lambda i: -int(masks[i].sum())):
-        out[masks[i] > 0] = i + 1
-    return out
+    size_hw = store.catalog.size_hw(store.entry(i))
+    recipe = letterbox([store.entry(i)], store.catalog, imgsz=max(size_hw), out_hw=size_hw, task="segment")
+    return overlap_masks(recipe.labels, recipe.out_hw, ratio)[0][0]
 
 
-def mask_complaints(want: dict[str, Any], mask: npt.NDArray[np.int32]) -> list[str]:
+def mask_complaints(want: dict[str, Any], mask: npt.NDArray[np.uint8 | np.int32]) -> list[str]:
     """Check a picture of object numbers."""
     wrong = []
     values = want["values"]

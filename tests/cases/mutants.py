@@ -6,12 +6,24 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from cases.checks import TOL_PX
 from fastdata.problems import KINDS
 
 
 def mutants(expect: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (what is wrong with it, expectation), one difference each."""
-    for name, path, value in _changes(expect):
+    """Yield (what is wrong with it, expectation of a conversion), one difference each."""
+    yield from _applied(expect, _changes(expect))
+
+
+def result_mutants(expect: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (what is wrong with it, expected result of a plan), one difference each."""
+    yield from _applied(expect, _changes_of_result(expect))
+
+
+def _applied(
+    expect: dict[str, Any], changes: Iterator[tuple[str, list[Any], Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, path, value in changes:
         wrong = copy.deepcopy(expect)
         place = wrong
         for key in path[:-1]:
@@ -36,21 +48,11 @@ def _changes(expect: dict[str, Any]) -> Iterator[tuple[str, list[Any], Any]]:
             yield "another reason", ["skipped", i, "reason"], "too-large" if row["reason"] != "too-large" else "not-found"
     yield from _changes_of_problems(expect)
     for key, labels in expect.get("labels", {}).items():
-        yield "a label more", ["labels", key], [*labels, {"class": 0, "xyxy_px": [0, 0, 1, 1]}]
-        for i, label in enumerate(labels):
-            yield "a label forgotten", ["labels", key], labels[:i] + labels[i + 1 :]
-            for change in _changes_of_label(label):
-                yield change[0], ["labels", key, i, *change[1]], change[2]
+        yield from _changes_of_labels(labels, ["labels", key], TOL_PX)
         if expect.get("ordered") and len(labels) > 1:
             yield "another order", ["labels", key], labels[::-1]
     for key, pixels in expect.get("pixels", {}).items():
-        h, w = pixels["size"]
-        yield "height and width exchanged", ["pixels", key, "size"], [w, h]
-        for i, (_, _, rgb, tolerance) in enumerate(pixels.get("at", [])):
-            if max(abs(a - b) for a, b in zip(rgb, rgb[::-1], strict=True)) > 2 * tolerance:
-                yield "BGR for RGB", ["pixels", key, "at", i, 2], rgb[::-1]
-            step = 2 * tolerance + 1
-            yield "another brightness", ["pixels", key, "at", i, 2], [c + step if c < 128 else c - step for c in rgb]
+        yield from _changes_of_pixels(pixels, ["pixels", key])
     if "mask" in expect:
         yield "one object fewer", ["mask", "values", "distinct_objects"], expect["mask"]["values"]["distinct_objects"] - 1
         yield "a number that fits a byte", ["mask", "values", "largest"], 255
@@ -81,10 +83,49 @@ def _changes_of_problems(expect: dict[str, Any]) -> Iterator[tuple[str, list[Any
                 yield "another place", ["problems", i, place], problem[place] + 100
 
 
-def _changes_of_label(label: dict[str, Any]) -> Iterator[tuple[str, list[Any], Any]]:
+def _changes_of_result(expect: dict[str, Any]) -> Iterator[tuple[str, list[Any], Any]]:
+    tol_px, tol_deg = expect.get("tol_px", TOL_PX), expect.get("tol_deg", 0)
+    for key in ("labels", "labels_back"):
+        yield from _changes_of_labels(expect.get(key, []), [key], tol_px)
+    yield from _changes_of_pixels(expect, [])
+    for name, step in (("resized", 1), ("pad_tlbr", 1), ("gain_hw", 1e-7)):
+        for i, value in enumerate(expect.get(name, [])):
+            yield "another number", [name, i], value + step
+    for i, label in enumerate(expect["labels"]):
+        if "rotated_px" in label:
+            place = ["labels", i, "rotated_px"]
+            for name in ("center_xy", "size"):
+                for k, value in enumerate(label["rotated_px"][name]):
+                    yield "a number beyond the tolerance", [*place, name, k], value + 2.5 * tol_px
+            yield "another direction", [*place, "angle_deg"], label["rotated_px"]["angle_deg"] + 2.5 * tol_deg
+            yield "a direction mirrored", [*place, "angle_deg"], -label["rotated_px"]["angle_deg"]
+    yield "a word that is not known", ["colour"], 1
+
+
+def _changes_of_labels(labels: list[dict[str, Any]], path: list[Any], tol_px: float) -> Iterator[tuple[str, list[Any], Any]]:
+    if not labels:
+        return
+    yield "a label more", path, [*labels, {"class": 0, "xyxy_px": [0, 0, 1, 1]}]
+    for i, label in enumerate(labels):
+        yield "a label forgotten", path, labels[:i] + labels[i + 1 :]
+        for name, place, value in _changes_of_label(label, tol_px):
+            yield name, [*path, i, *place], value
+
+
+def _changes_of_pixels(pixels: dict[str, Any], path: list[Any]) -> Iterator[tuple[str, list[Any], Any]]:
+    h, w = pixels["size"]
+    yield ("height and width exchanged", [*path, "size"], [w, h]) if h != w else ("a row more", [*path, "size"], [h + 1, w])
+    for i, (_, _, rgb, tolerance) in enumerate(pixels.get("at", [])):
+        if max(abs(a - b) for a, b in zip(rgb, rgb[::-1], strict=True)) > 2 * tolerance:
+            yield "BGR for RGB", [*path, "at", i, 2], rgb[::-1]
+        step = 2 * tolerance + 1
+        yield "another brightness", [*path, "at", i, 2], [c + step if c < 128 else c - step for c in rgb]
+
+
+def _changes_of_label(label: dict[str, Any], tol_px: float) -> Iterator[tuple[str, list[Any], Any]]:
     for i, x in enumerate(label.get("xyxy_px", [])):
         yield "a side moved by a pixel", ["xyxy_px", i], x + 1
-        yield "a side moved by little more than the tolerance", ["xyxy_px", i], x - 0.02
+        yield "a side moved by little more than the tolerance", ["xyxy_px", i], x - 2 * tol_px
     if "class" in label:
         yield "another class", ["class"], label["class"] + 1
     if "kind" in label:
