@@ -10,13 +10,13 @@ One call of compiled code for a whole batch, without the interpreter's lock.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.recipe import Labels
 from fastdata.errors import UsageError
 from fastdata.labels import MASK
+from fastdata.render.compiled import compiled
 from fastdata.render.reference_masks import AREA_STEPS, CROSSING_LINES, MAX_NUMBER
 
 U8 = npt.NDArray[np.uint8]
@@ -26,8 +26,6 @@ I64 = npt.NDArray[np.int64]
 Outlines = tuple[F64, I64, I64, I64]
 """Points (V, 2); offsets of the points of each ring, of the rings of each unit, of the units of each object. A unit is filled
 even-odd; an object is the union of its units."""
-
-_compiled = nb.njit(cache=True, nogil=True)
 
 
 def overlap_masks(labels: Labels, out_hw: tuple[int, int], ratio: int) -> tuple[npt.NDArray[np.uint8 | np.int32], I64]:
@@ -134,7 +132,7 @@ def _offsets(counts: I64) -> I64:
     return offsets
 
 
-@_compiled
+@compiled
 def _fill(
     masks: npt.NDArray[np.uint8 | np.int32],
     target: I64,
@@ -182,7 +180,7 @@ def _fill(
                         mask[row, column] = value
 
 
-@_compiled
+@compiled
 def _areas(points: F64, point_offsets: I64, ring_offsets: I64, unit_offsets: I64) -> I64:
     """Return the area of each object in steps, as ``reference_masks.area_steps``."""
     areas = np.zeros(len(unit_offsets) - 1, np.int64)
@@ -193,7 +191,7 @@ def _areas(points: F64, point_offsets: I64, ring_offsets: I64, unit_offsets: I64
     return areas
 
 
-@_compiled
+@compiled
 def _area(points: F64, point_offsets: I64, ring_offsets: I64, first: int, last: int, count: int) -> float:
     """Return the area of the union of units ``first:last``, which have ``count`` points."""
     edges = np.empty((count, 4))  # upper y, lower y, x at the upper end, slope
@@ -255,7 +253,7 @@ def _area(points: F64, point_offsets: I64, ring_offsets: I64, first: int, last: 
     return total
 
 
-@_compiled
+@compiled
 def _sort_on(edges: F64, active: I64, x: F64, alive: int, y: float) -> None:
     """Sort the first ``alive`` active edges, which nearly are, by where they cross the line ``y``, and put that into ``x``."""
     for a in range(alive):
