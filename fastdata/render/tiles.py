@@ -54,44 +54,49 @@ def load_tiles(store: Store, recipe: Recipe) -> list[U8]:
     Raises:
         BadRecord: The bytes of a record are damaged, or are no picture of the stated size.
     """
-    tiles: list[U8] = [np.zeros((1, 0, 0), np.uint8)] * len(recipe.record)
+    nothing: U8 = np.zeros((1, 0, 0), np.uint8)
+    tiles = [nothing] * len(recipe.record)
     x0, y0, x1, y1 = recipe.visible_xyxy.T
     seen = np.flatnonzero((x0 < x1) & (y0 < y1))
     by_record = seen[np.argsort(recipe.record[seen], kind="stable")]
-    now, pixels = -1, tiles[0] if tiles else np.zeros((1, 0, 0), np.uint8)
+    records = recipe.record[by_record]
+    # As lists at once: a batch has hundreds of tiles, and a number taken out of an array costs more than a view of a record.
+    rows = zip(
+        by_record.tolist(),
+        records.tolist(),
+        recipe.tile_entry[by_record].tolist(),
+        store.catalog.rec_hw[records].tolist(),
+        store.catalog.rec_channels[records].tolist(),
+        store.catalog.rec_encoding[records].tolist(),
+        recipe.source_xyxy[by_record].tolist(),
+        recipe.size_hw[by_record].tolist(),
+        strict=True,
+    )
+    now, picture = -1, nothing
     made: dict[tuple[int, ...], U8] = {}
-    for t in by_record.tolist():
-        record = int(recipe.record[t])
+    for t, record, entry, stored_hw, channels, encoding, source, size_hw in rows:
         if record != now:
-            pixels = _record(store, record, int(recipe.tile_entry[t]))
+            try:
+                picture = decode_payload(store.read_record(record), ENCODINGS[encoding], tuple(stored_hw), channels)
+            except StoreError as err:
+                # The picture's own name first: it is what a person can look at, or convert anew.
+                message = f"{store.catalog.key(entry)}: entry {entry}, record {record} of {store.path}: {err}"
+                raise BadRecord(message, entry, record) from err
             now = record
             made.clear()
-        form = (*recipe.source_xyxy[t].tolist(), *recipe.size_hw[t].tolist())
-        if form not in made:
-            made[form] = _resized(pixels, *form)
-        tiles[t] = made[form]
+        form = (*source, *size_hw)
+        tile = made.get(form)
+        if tile is None:
+            tile = made[form] = _resized(picture, *form)
+        tiles[t] = tile
     return tiles
 
 
-def _record(store: Store, record: int, entry: int) -> U8:
-    """Return the whole picture of a record, (C, H, W)."""
-    catalog = store.catalog
-    height, width = catalog.rec_hw[record].tolist()
-    encoding = ENCODINGS[int(catalog.rec_encoding[record])]
-    try:
-        payload = store.read_record(record)
-        return decode_payload(payload, encoding, (height, width), int(catalog.rec_channels[record]))
-    except StoreError as err:
-        # The picture's own name first: it is what a person can look at, or convert anew.
-        message = f"{catalog.key(entry)}: entry {entry}, record {record} of {store.path}: {err}"
-        raise BadRecord(message, entry, record) from err
-
-
-def _resized(pixels: U8, x0: int, y0: int, x1: int, y1: int, height: int, width: int) -> U8:
+def _resized(picture: U8, x0: int, y0: int, x1: int, y1: int, height: int, width: int) -> U8:
     """Return a rectangle of a picture at the size of its tile."""
-    cut = pixels[:, y0:y1, x0:x1]
+    cut = picture[:, y0:y1, x0:x1]
     if cut.shape[1:] == (height, width):
         return cut
     # On the interleaved picture, as the trainers do it; one gray plane gives the same numbers as three equal ones.
-    picture = cut[0] if len(cut) == 1 else to_interleaved(cut)
-    return to_planar(resize(picture, (height, width), "trainer"))
+    interleaved = cut[0] if len(cut) == 1 else to_interleaved(cut)
+    return to_planar(resize(interleaved, (height, width), "trainer"))
