@@ -196,6 +196,20 @@ def test_a_warp_is_that_of_opencv_fed_the_matrix_of_pixel_centres(seed: int) -> 
     assert differs(got, theirs["edges"], opencv_warp()) is not None
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_perspective_is_that_of_opencv(seed: int) -> None:
+    """As strong as the largest that a policy draws."""
+    rng = np.random.default_rng(seed)
+    picture = cv2.GaussianBlur(noise(100, 120, seed), (0, 0), 2.0)
+    tilt = np.array([[1, 0, 0], [0, 1, 0], [*rng.uniform(-0.001, 0.001, 2), 1]])
+    matrix = kit.moved(55, 45) @ kit.turned(rng.uniform(-30, 30)) @ tilt @ kit.moved(-60, -50)
+    store = kit.memory_store([picture])
+    got = reference.render(store, kit.one(store, Group([Tile(0)], matrix), out_hw=(90, 110)))
+    centred = kit.moved(-0.5, -0.5) @ matrix @ kit.moved(0.5, 0.5)
+    theirs = cv2.warpPerspective(picture, centred, (110, 90), flags=cv2.INTER_LINEAR, borderValue=(FILL,) * 3)
+    assert differs(got, np.asarray(theirs).transpose(2, 0, 1)[None], opencv_warp()) is None
+
+
 # Arguments ------------------------------------------------------------------------------------------------------------------
 
 
