@@ -134,9 +134,11 @@ def written(
     h, w = out_hw
     slot = layers.slot
     clip = _flipped_boxes(layers.clip_xyxy, out_hw, lr[slot], ud[slot])
-    ring_owner = ragged.owners(layers.ring_point_offsets)
-    shape_slot = slot[ragged.owners(layers.shape_offsets)]
-    point_slot = shape_slot[ragged.owners(layers.shape_ring_offsets)][ring_owner] if len(ring_owner) else ring_owner
+    points = layers.points
+    if len(points):
+        shape_of, ring_of = ragged.owners(layers.shape_ring_offsets), ragged.owners(layers.ring_point_offsets)
+        of = slot[ragged.owners(layers.shape_offsets)[shape_of[ring_of]]]
+        points = _flipped_points(points, out_hw, lr[of], ud[of])
     return Recipe(
         out_hw=(int(h), int(w)),
         task=task,
@@ -145,7 +147,7 @@ def written(
         bgr=draws.bgr,
         gain_hw=tiles.size_hw[first] / tiles.original_hw[first],
         pad_xy=np.zeros((len(draws), 2)),
-        group_offsets=np.searchsorted(slot, np.arange(len(draws) + 1)).astype(np.int64),
+        group_offsets=ragged.offsets_of(np.bincount(slot, minlength=len(draws))),
         matrix=affine.flipped(layers.matrix, out_hw, lr[slot], ud[slot]),
         weight=layers.weight.astype(np.float32),
         clip_xyxy=clip.astype(np.int32),
@@ -154,7 +156,7 @@ def written(
         shape_offsets=layers.shape_offsets,
         shape_ring_offsets=layers.shape_ring_offsets,
         ring_point_offsets=layers.ring_point_offsets,
-        mask_points_px=_flipped_points(layers.points, out_hw, lr[point_slot], ud[point_slot]).astype(np.float32),
+        mask_points_px=points.astype(np.float32),
         tile_entry=tiles.entry[tile],
         record=tiles.record[tile],
         source_xyxy=tiles.source_xyxy[tile],
@@ -190,7 +192,7 @@ def _labels(
             keypoints = outline.mirror_keypoints(keypoints, np.array(catalog.keypoints.flip_idx, np.int64), lr)
     cls = np.zeros(n, np.int32) if single_cls else objects.cls
     return Labels(
-        offsets=np.searchsorted(slot, np.arange(len(draws) + 1)).astype(np.int64),
+        offsets=ragged.offsets_of(np.bincount(slot, minlength=len(draws))),
         cls=cls.astype(np.int32),
         xyxy_px=_flipped_boxes(objects.xyxy, out_hw, lr, ud).astype(np.float32),
         instance=objects.instance,
@@ -216,6 +218,8 @@ def _gains(hsv: F64, policy: Policy) -> F32:
 
 def _flipped_boxes(xyxy: npt.NDArray[np.generic], out_hw: tuple[int, int], lr: Bool, ud: Bool) -> npt.NDArray[np.generic]:
     h, w = out_hw
+    if not (lr.any() or ud.any()):
+        return xyxy
     out = xyxy.copy()
     out[:, 0::2] = np.where(lr[:, None], w - xyxy[:, 2::-2], xyxy[:, 0::2])
     out[:, 1::2] = np.where(ud[:, None], h - xyxy[:, 3::-2], xyxy[:, 1::2])

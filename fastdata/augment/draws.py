@@ -30,6 +30,7 @@ import numpy.typing as npt
 from fastdata import rng
 from fastdata.augment.order import EpochOrder
 from fastdata.augment.policy import Policy
+from fastdata.augment.ragged import offsets_of, owners
 from fastdata.errors import UsageError
 
 U8 = npt.NDArray[np.uint8]
@@ -114,12 +115,12 @@ class Draws:
     @property
     def scene_slot(self) -> I64:
         """(S,) sample that each scene belongs to."""
-        return np.repeat(np.arange(len(self.entry)), np.diff(self.scene_offsets))
+        return owners(self.scene_offsets)
 
     @property
     def tile_scene(self) -> I64:
         """(T,) scene that each tile lies in."""
-        return np.repeat(np.arange(len(self.role)), np.diff(self.tile_offsets))
+        return owners(self.tile_offsets)
 
 
 def plain(entries: npt.ArrayLike) -> Draws:
@@ -179,7 +180,7 @@ def draw(
     """
     entry = np.atleast_1d(np.asarray(entries, np.int64))
     n = len(entry)
-    times = np.broadcast_to(np.asarray(draws, np.int64), (n,))
+    times = np.asarray(draws, np.int64)
     if len(pool) == 0:
         raise UsageError("pool must have at least one entry, got none")
 
@@ -195,38 +196,37 @@ def draw(
             ("copy_paste", ROLES, policy.copy_paste if policy.copy_paste_mode == "mixup" else 0.0),
         )
     )
-    # exists, own: (B, ROLES) which scenes there are, and the number that picks the first tile of each
-    exists = np.zeros((n, ROLES), np.bool_)
-    own = np.zeros((n, ROLES))
-    exists[:, BASE] = True
-    if mixup is not None:
-        exists[:, MIXUP] = mixup[:, 0] < policy.mixup
-        own[:, MIXUP] = mixup[:, 1]
-    if cutmix is not None:
-        exists[:, CUTMIX] = cutmix[:, 0] < policy.cutmix
-        own[:, CUTMIX] = cutmix[:, 1]
-    if paste is not None:
-        exists[:, BASE_PASTE::2] = exists[:, BASE::2] & (paste[:, :3] < policy.copy_paste)
-        own[:, BASE_PASTE::2] = paste[:, 3:]
-    slot, role = np.nonzero(exists)
+    slot, role, own = np.arange(n), np.zeros(n, np.int64), np.zeros((n, ROLES))
+    if mixup is not None or cutmix is not None or paste is not None:
+        exists = np.zeros((n, ROLES), np.bool_)
+        exists[:, BASE] = True
+        if mixup is not None:
+            exists[:, MIXUP] = mixup[:, 0] < policy.mixup
+            own[:, MIXUP] = mixup[:, 1]
+        if cutmix is not None:
+            exists[:, CUTMIX] = cutmix[:, 0] < policy.cutmix
+            own[:, CUTMIX] = cutmix[:, 1]
+        if paste is not None:
+            exists[:, BASE_PASTE::2] = exists[:, BASE::2] & (paste[:, :3] < policy.copy_paste)
+            own[:, BASE_PASTE::2] = paste[:, 3:]
+        slot, role = np.nonzero(exists)
     roles = int(role.max(initial=0)) + 1
 
     layout = numbers("layout", LAYOUT_PITCH * roles).reshape(n, roles, LAYOUT_PITCH)[slot, role]
     at = {name: layout[:, i] for i, name in enumerate(LAYOUT)}
     count = np.where(at["mosaic"] < policy.mosaic, np.where(at["mosaic9"] < policy.mosaic9, 9, 4), 1)
-    tile_offsets = np.zeros(len(slot) + 1, np.int64)
-    np.cumsum(count, out=tile_offsets[1:])
-    scene = np.repeat(np.arange(len(slot)), count)
+    tile_offsets = offsets_of(count)
+    scene = owners(tile_offsets)
     place = np.arange(len(scene)) - tile_offsets[scene]
     tile_slot, tile_role = slot[scene], role[scene]
-    u = own[tile_slot, tile_role]
-    if policy.mosaic > 0:
-        others = numbers("partner", (TILES - 1) * roles).reshape(n, roles, TILES - 1)
-        u = np.where(place == 0, u, others[tile_slot, tile_role, place - 1])
     tile_entry = entry[tile_slot]
-    picked = (place > 0) | (tile_role > 0)
-    if picked.any():
-        tile_entry[picked] = _picked(u[picked], entry, tile_slot[picked], policy, seed, epoch, pool)
+    is_picked = (place > 0) | (tile_role > 0)
+    if is_picked.any():
+        u = own[tile_slot, tile_role]
+        if policy.mosaic > 0:
+            others = numbers("partner", (TILES - 1) * roles).reshape(n, roles, TILES - 1)
+            u = np.where(place == 0, u, others[tile_slot, tile_role, place - 1])
+        tile_entry[is_picked] = _picked(u[is_picked], entry, tile_slot[is_picked], policy, seed, epoch, pool)
     if len(bad):
         pick = TILES * tile_role + place
         tile_entry = _without(bad, tile_entry, pick, tile_slot, rng.keys(seed, epoch, "substitute", entry, times), pool)
@@ -240,7 +240,7 @@ def draw(
         mixup_weight=np.ones(n) if mixup is None else np.sort(mixup[:, 2:], axis=1)[:, _MIXUP_ORDER - 1],
         cutmix_xyxy_px=_regions(cutmix[:, 3:], out_hw) if cutmix is not None else np.zeros((n, REGIONS, 4), np.int64),
         cutmix_choice=cutmix[:, 2] if cutmix is not None else np.zeros(n),
-        scene_offsets=np.concatenate([[0], np.cumsum(exists.sum(axis=1))]),
+        scene_offsets=offsets_of(np.bincount(slot, minlength=n)),
         role=role.astype(np.uint8),
         centre_yx=np.floor(imgsz / 2 + imgsz * layout[:, 2:4]).astype(np.int64),
         perspective=(2 * layout[:, 4:6] - 1) * policy.perspective,

@@ -67,13 +67,15 @@ class Stamps:
 def plain_layers(matrix: F64, slot: I64, out_hw: tuple[int, int]) -> Layers:
     """One layer for each of S scenes, all over the output."""
     n = len(matrix)
+    clip = np.zeros((n, 4), np.int64)
+    clip[:, 2:] = out_hw[::-1]
     none = np.zeros(1, np.int64)
     return Layers(
         scene=np.arange(n),
         slot=slot,
         matrix=matrix,
         weight=np.ones(n),
-        clip_xyxy=np.broadcast_to(np.array([0, 0, out_hw[1], out_hw[0]]), (n, 4)),
+        clip_xyxy=clip,
         is_masked=np.zeros(n, np.bool_),
         shape_offsets=np.zeros(n + 1, np.int64),
         shape_ring_offsets=none,

@@ -69,7 +69,7 @@ def place(draws: Draws, catalog: Catalog, imgsz: int) -> Tiles:
     source = catalog.entry_rect[entry]
     original_hw = _original_hw(catalog, entry, record, source)
     size_hw = fitted_sizes(original_hw, imgsz)
-    count = np.diff(offsets)
+    count = offsets[1:] - offsets[:-1]
     canvas_wh = np.full((len(count), 2), 2 * imgsz, np.int64)
     single = count == 1
     canvas_wh[single] = size_hw[offsets[:-1][single], ::-1]
