@@ -186,31 +186,31 @@ def ring_areas(points: F64, point_offsets: I64) -> F64:
 def object_boxes(points: F64, point_offsets: I64, ring_offsets: I64, rects_xyxy: F64, is_even_odd: Bool) -> F64:
     """Return the boxes of what can be seen of objects whose rings were cut at their rectangles.
 
-    The extent of all points would be too much where a ring touches the border from outside, or where a hole takes away what its
-    outer ring covers. So two kinds of points count: ends of sides that do not run along the border, and corners of the rectangle
-    that the object covers.
+    The extent of its rings; but a hole may take away what its outer ring covers up to a corner of the rectangle. So of objects
+    with holes two kinds of points count: ends of sides that do not run along the border, and corners of the rectangle that the
+    object covers.
 
     Args:
         points: (V, 2) cut by :func:`clip_rings`.
         point_offsets: (P + 1,)
         ring_offsets: (N + 1,)
         rects_xyxy: (N, 4)
-        is_even_odd: (N,) whether a ring within another is a hole (MASK) or the object is the union of its rings (POLYGON).
+        is_even_odd: (N,) whether a ring within another is a hole (MASK), or the object is the union of its rings (POLYGON).
 
     Returns:
         (N, 4), all zeros where nothing can be seen.
     """
     box = ring_bounds(points, point_offsets)
-    rects = np.repeat(rects_xyxy, np.diff(ring_offsets), axis=0)
-    at_border = (box == rects).any(axis=1)
-    is_covered = np.zeros((len(rects), 4), np.bool_)
-    if at_border.any():
-        index, offsets = ragged.gather(at_border, point_offsets)
-        box[at_border], is_covered[at_border], _ = _seen(points.take(index, axis=0), offsets, rects[at_border])
+    has_hole = np.repeat(is_even_odd & (np.diff(ring_offsets) > 1), np.diff(ring_offsets))
+    is_covered = np.zeros((len(box), 4), np.bool_)
+    if has_hole.any():
+        index, offsets = ragged.gather(has_hole, point_offsets)
+        rects = rects_xyxy[ragged.owners(ring_offsets)[has_hole]]
+        box[has_hole], is_covered[has_hole], _ = _seen(points.take(index, axis=0), offsets, rects)
     lows, highs = ragged.row_min(box[:, :2], ring_offsets), ragged.row_max(box[:, 2:], ring_offsets)
     if is_covered.any():
         covers = ragged.row_sum(is_covered.astype(np.float64), ring_offsets)
-        holds = np.where(is_even_odd[:, None], covers % 2 == 1, covers > 0)
+        holds = covers % 2 == 1
         corners = corners_of(rects_xyxy)
         lows = np.minimum(lows, np.where(holds[:, :, None], corners, np.inf).min(axis=1))
         highs = np.maximum(highs, np.where(holds[:, :, None], corners, -np.inf).max(axis=1))

@@ -22,6 +22,29 @@ GRID = st.sampled_from([-20.0, -10.0, 0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 70
 """Often on the border or in a corner of the frame."""
 
 
+AROUND_A_CORNER = np.array([[30, 25], [50, 25], [50, -10], [5, -10], [5, -5], [45, -5], [45, 20], [30, 20]], np.float64)
+"""Reaches in from the right at y 20..25 only, and runs around the upper right corner outside."""
+
+AROUND_ALL = np.array(
+    [
+        [10, 5],
+        [10, -9],
+        [60, -9],
+        [60, 50],
+        [-9, 50],
+        [-9, 10],
+        [3, 10],
+        [-3, 12],
+        [-3, 40],
+        [50, 40],
+        [50, -5],
+        [15, -5],
+        [15, 5],
+    ]
+)
+"""Two arms, one from the top and one from the left, on one body that runs around three corners outside."""
+
+
 def ring_lists(shortest: int = 0, longest: int = 9, rings: int = 5) -> st.SearchStrategy[list[F64]]:
     """Lists of (v, 2) rings: free ones, and ones whose points like the frame's border."""
     point = st.one_of(st.tuples(FREE, FREE), st.tuples(GRID, GRID))
