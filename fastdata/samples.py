@@ -10,7 +10,6 @@ within the chosen entries. A sample is a function of (store, settings, epoch, id
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,16 +26,14 @@ from fastdata.checksum import crc32c
 from fastdata.errors import StoreError, UsageError
 from fastdata.render.reference import render
 from fastdata.render.tiles import BadRecord
-from fastdata.selection import LabelRows, check_task, choose_entries, task_of
-from fastdata.store.read import Store, open_store
+from fastdata.selection import LabelRows, check_task, choose_entries, opened, task_of, warn_if_shrunk
+from fastdata.store.read import Store
 
 if TYPE_CHECKING:
     from fastdata.transforms import Transforms
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
-
-Fraction = float | int
 
 
 class Samples:
@@ -86,7 +83,7 @@ class Samples:
         batch_size: int = 16,
         stride: int = 32,
         pad: float | None = None,
-        fraction: Fraction = 1.0,
+        fraction: float | int = 1.0,
         classes: Sequence[int] | None = None,
         single_cls: bool = False,
         overlap_mask: bool = True,
@@ -94,8 +91,8 @@ class Samples:
         transforms: Any = None,
         on_bad: Literal["raise", "replan"] = "raise",
     ) -> None:
-        self.store = store if isinstance(store, Store) else _opened(store)
-        _check_numbers(imgsz, stride, batch_size, mask_ratio, on_bad)
+        self.store = store if isinstance(store, Store) else opened(store)
+        _check_numbers(imgsz, stride, batch_size, mask_ratio, epochs, on_bad)
         self.policy = Policy() if policy is None else policy
         if not isinstance(self.policy, Policy):
             raise UsageError(
@@ -112,7 +109,7 @@ class Samples:
         """Ascending entry numbers of the pictures in use; partners of a mosaic come from here."""
         self.classes = None if classes is None else tuple(sorted({int(c) for c in classes}))
         check_task(self.store, self.pool, self.task, self.classes, training=augment)
-        _warn_if_shrunk(self.store, imgsz)
+        warn_if_shrunk(self.store, imgsz)
 
         self.entries: I64 = np.asarray(self.pool, np.int64)
         """(n,) entry number of each id."""
@@ -286,33 +283,14 @@ class Samples:
         return int(shapes[0, 0]), int(shapes[0, 1])
 
 
-def _opened(path: str | os.PathLike[str]) -> Store:
-    store = open_store(path)
-    if len(store.manifest.splits) > 1:
-        names = ", ".join(map(repr, store.manifest.splits))
-        raise UsageError(
-            f"a store of several splits must be opened with one of {names}, got a path alone: "
-            f"fastdata.open_store({str(store.path)!r}, split=...)"
-        )
-    return store
-
-
-def _check_numbers(imgsz: int, stride: int, batch_size: int, mask_ratio: int, on_bad: str) -> None:
+def _check_numbers(imgsz: int, stride: int, batch_size: int, mask_ratio: int, epochs: int | None, on_bad: str) -> None:
     for name, value in (("stride", stride), ("batch_size", batch_size), ("mask_ratio", mask_ratio)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}")
     if isinstance(imgsz, bool) or not isinstance(imgsz, (int, np.integer)) or imgsz < 1 or imgsz % stride:
         near = max(round(imgsz / stride), 1) * stride if isinstance(imgsz, (int, float)) else 640
         raise UsageError(f"imgsz must be a multiple of the stride {stride}, got {imgsz!r}; the nearest is {near}")
+    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)) or epochs < 1):
+        raise UsageError(f"epochs must be a whole number of at least 1, or None, got {epochs!r}")
     if on_bad not in ("raise", "replan"):
         raise UsageError(f"on_bad must be 'raise' or 'replan', got {on_bad!r}")
-
-
-def _warn_if_shrunk(store: Store, imgsz: int) -> None:
-    stored = store.manifest.imgsz
-    if stored is not None and imgsz > stored:
-        warnings.warn(
-            f"imgsz {imgsz} is larger than the stored pictures ({stored} px): they were shrunk at conversion and are enlarged "
-            f"again; for full detail convert the dataset again with --imgsz {imgsz}",
-            stacklevel=3,
-        )

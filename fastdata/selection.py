@@ -5,6 +5,8 @@ The checks here are what stops a training before it begins, where the labels can
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -15,13 +17,29 @@ from fastdata.augment.recipe import TASKS
 from fastdata.catalog import Catalog
 from fastdata.errors import UsageError
 from fastdata.labels import BOX, CROWD
-from fastdata.store.read import Store
+from fastdata.store.read import Store, open_store
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 Row = dict[str, F32]
+
+
+def opened(path: str | os.PathLike[str]) -> Store:
+    """Open a store of one split.
+
+    Raises:
+        UsageError: It has several.
+    """
+    store = open_store(path)
+    if len(store.manifest.splits) > 1:
+        names = ", ".join(map(repr, store.manifest.splits))
+        raise UsageError(
+            f"a store of several splits must be opened with one of {names}, got a path alone: "
+            f"fastdata.open_store({str(store.path)!r}, split=...)"
+        )
+    return store
 
 
 def choose_entries(store: Store, fraction: float | int) -> range | I64:
@@ -91,12 +109,25 @@ def check_task(store: Store, entries: range | I64, task: str, classes: Sequence[
             f"{at}: there must be labels to train on, got none{among} in {len(entries)} pictures{split}; "
             f"see `fastdata info {at}` for what was converted"
         )
-    boxes = int((catalog.kind[of][used] == BOX).sum())
+    boxes, count = int((catalog.kind[of][used] == BOX).sum()), int(used.sum())
     if task in ("segment", "obb") and boxes:
         what = "outlines" if task == "segment" else "oriented boxes or outlines"
-        raise UsageError(
-            f"{at}: every label must have {what} for task {task}, got plain boxes in {boxes} of {int(used.sum())}; "
-            "train task detect on this store, or complete the labels and convert again"
+        if boxes == count:
+            raise UsageError(
+                f"{at}: labels must have {what} for task {task}, got plain boxes alone; train task detect on this store, or "
+                f"convert a dataset that has {what}"
+            )
+        warnings.warn(f"{at}: {boxes} of {count} labels have no {what}: their upright box stands for them", stacklevel=3)
+
+
+def warn_if_shrunk(store: Store, imgsz: int) -> None:
+    """Say it when pictures are to be enlarged that were larger before the conversion."""
+    stored = store.manifest.imgsz
+    if stored is not None and imgsz > stored:
+        warnings.warn(
+            f"imgsz {imgsz} is larger than the stored pictures ({stored} px): they were shrunk at conversion and are enlarged "
+            f"again; for full detail convert the dataset again with --imgsz {imgsz}",
+            stacklevel=3,
         )
 
 

@@ -18,7 +18,6 @@ import fastdata
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import differences
 from fastdata.errors import UsageError
-from fastdata.render.tiles import BadRecord
 from fastdata.samples import Samples
 
 BUSY = Policy(mosaic=0.7, mixup=0.5, cutmix=0.3, degrees=15, shear=3, flipud=0.3, copy_paste=0.3)
@@ -180,12 +179,13 @@ def test_an_imgsz_off_the_stride_names_the_nearest(store_of: Any, imgsz: int, ne
         ({"stride": 0}, "stride must be a whole number"),
         ({"batch_size": 0}, "batch_size must be a whole number"),
         ({"mask_ratio": True}, "mask_ratio must be a whole number"),
+        ({"epochs": 0}, "epochs must be a whole number"),
         ({"on_bad": "skip"}, "on_bad must be 'raise' or 'replan'"),
         ({"task": "classify"}, "task must be one of detect, segment, pose, obb, got 'classify'"),
         ({"policy": "yolov8"}, "policy must be a fastdata.Policy, got str"),
         ({"classes": [99]}, r"classes must be in 0\.\.\d, got 99"),
-        ({"task": "segment"}, "every label must have outlines for task segment, got plain boxes in"),
-        ({"task": "obb"}, "every label must have oriented boxes or outlines for task obb"),
+        ({"task": "segment"}, "labels must have outlines for task segment, got plain boxes alone"),
+        ({"task": "obb"}, "labels must have oriented boxes or outlines for task obb"),
         ({"task": "pose"}, "must have keypoints for task pose"),
     ],
 )
@@ -203,6 +203,22 @@ def test_a_store_without_labels_cannot_be_trained_on(tmp_path: Path) -> None:
     assert len(Samples(path, imgsz=32, augment=False).draw([0, 1])[0].labels) == 0
     with pytest.raises(UsageError, match=r"got none of classes \[1\] in 1 pictures"):
         Samples(kit.flat(tmp_path, 1), imgsz=32, classes=[1])
+
+
+def test_boxes_among_outlines_stand_for_themselves(tmp_path: Path) -> None:
+    """A mixed set is trained on, with a warning; the box is the outline, and its mask."""
+    with fastdata.create(tmp_path / "s.lmdb", names=["thing"]) as writer:
+        triangle = [[[4, 4], [28, 4], [4, 28]]]
+        boxes = [[4, 4, 28, 28], [0, 0, 16, 16]]
+        writer.add(np.zeros((32, 32, 3), np.uint8), boxes=boxes, polygons=[triangle, None], key="a")
+    for task, what in (("segment", "outlines"), ("obb", "oriented boxes or outlines")):
+        with pytest.warns(UserWarning, match=f"1 of 2 labels have no {what}"):
+            samples = Samples(tmp_path / "s.lmdb", imgsz=32, augment=False, task=task, mask_ratio=1)
+        batch = samples.batch(*samples.draw([0]))
+        assert len(batch["cls"]) == 2
+        if task == "segment":
+            assert [int((batch["masks"] == k).sum()) for k in (1, 2)] == pytest.approx([300 - 96, 256], abs=80)
+            assert (batch["masks"][0, :16, :16] == 2).all()
 
 
 def test_a_store_of_one_picture_can_be_trained_on(tmp_path: Path) -> None:
@@ -230,66 +246,6 @@ def test_enlarging_what_was_shrunk_warns(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         Samples(path, imgsz=32)
         Samples(kit.flat(tmp_path), imgsz=640)
-
-
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    """By the picture's key first: that is what a person can look for."""
-    path = kit.flat(tmp_path)
-    kit.damage(path, 5)
-    with pytest.raises(BadRecord, match=r"^005\.png: entry 5, record 5 .*CRC32C"):
-        Samples(path, imgsz=32, policy=Policy(mosaic=0)).draw([5])
-    with pytest.raises(BadRecord, match=r"^005\.png"):
-        Samples(path, imgsz=32, augment=False, on_bad="replan").draw([5])
-
-
-def test_a_damaged_record_is_planned_around_alike_everywhere(tmp_path: Path) -> None:
-    """Whoever meets it first and wherever: a sample is the same, and samples that do not touch it are as without damage."""
-    path = kit.flat(tmp_path)
-    policy = Policy(mixup=0.3)
-    whole = [drawn(Samples(path, imgsz=32, policy=policy), [i]) for i in range(8)]
-    touch = [5 in Samples(path, imgsz=32, policy=policy).recipe([i]).tile_entry.tolist() for i in range(8)]
-    kit.damage(path, 5)
-    fresh = [Samples(path, imgsz=32, policy=policy, on_bad="replan") for _ in range(8)]
-    alone = [drawn(samples, [i]) for i, samples in enumerate(fresh)]
-    together = Samples(path, imgsz=32, policy=policy, on_bad="replan")
-    after = [drawn(together, [i]) for i in reversed(range(8))][::-1]
-    assert alone == after
-    assert [a for a, t in zip(alone, touch, strict=True) if not t] == [w for w, t in zip(whole, touch, strict=True) if not t]
-    assert 0 < sum(touch) < 8
-    assert together.bad == {5}
-    assert [samples.bad for samples in fresh] == [{5} if t else set() for t in touch]
-    recipe, _ = together.draw(range(8))
-    assert 5 not in recipe.tile_entry.tolist()
-
-
-def test_a_pick_that_is_not_shown_counts_as_well(tmp_path: Path) -> None:
-    """Or a process that has met the damage elsewhere would plan around it, and another would not."""
-    path = kit.flat(tmp_path)
-    policy = Policy(translate=0.5, scale=(1.5, 2.0))
-    samples = Samples(path, imgsz=32, policy=policy)
-    hidden = {}
-    for i in range(8):
-        recipe = samples.recipe([i])
-        low, high = recipe.visible_xyxy.reshape(-1, 2, 2).transpose(1, 0, 2) * recipe.matrix[0, 0, 0] + recipe.matrix[0, :2, 2]
-        shown = ((low < 34) & (high > -2)).all(axis=1)
-        for entry in set(recipe.tile_entry.tolist()) - set(recipe.tile_entry[shown].tolist()):
-            hidden[i] = entry
-    i, entry = hidden.popitem()
-    kit.damage(path, entry)
-    lazy = Samples(path, imgsz=32, policy=policy, on_bad="replan")
-    warned = Samples(path, imgsz=32, policy=policy, on_bad="replan")
-    warned.bad.add(entry)
-    assert drawn(lazy, [i]) == drawn(warned, [i])
-    assert lazy.bad == {entry}
-
-
-def test_when_nothing_is_left_the_damage_is_said(tmp_path: Path) -> None:
-    """And not searched for forever."""
-    path = kit.flat(tmp_path, 2)
-    kit.damage(path, 0)
-    kit.damage(path, 1)
-    with pytest.raises((UsageError, BadRecord)):
-        Samples(path, imgsz=32, on_bad="replan").draw([0])
 
 
 def test_the_store_stays_as_it_is(tmp_path: Path) -> None:
