@@ -141,7 +141,7 @@ def test_a_ring_that_leaves_twice_keeps_both_ends() -> None:
 
 def seen_by_sampling(rings: list[F64], is_even_odd: bool) -> F64 | None:
     """The extent of the places that the object covers."""
-    x, y = samples(211, 181)
+    x, y = samples(97, 89)
     turns = np.stack([parity(ring, x, y) for ring in rings])
     covered = turns.sum(axis=0) % 2 == 1 if is_even_odd else turns.any(axis=0)
     return np.array([x[covered].min(), y[covered].min(), x[covered].max(), y[covered].max()]) if covered.any() else None

@@ -53,7 +53,7 @@ def outlines(rng: np.random.Generator, n: int) -> list[F64]:
 def test_the_boxes_of_outlines_agree_to_a_hundredth_of_a_pixel(warp: dict[str, float]) -> None:
     """Inside, cut, and gone; nothing seen is all zeros in both."""
     frame, cut_ones, gone = np.array([[0.0, 0, SIZE, SIZE]]), 0, 0
-    for rng, matrix, theirs in draws(warp, 12):
+    for rng, matrix, theirs in draws(warp, 8):
         rings = outlines(rng, 24)
         n = len(rings)
         resampled = np.stack(ops.resample_segments([ring.astype(np.float32) for ring in rings], n=1000))
@@ -65,7 +65,7 @@ def test_the_boxes_of_outlines_agree_to_a_hundredth_of_a_pixel(warp: dict[str, f
         assert np.abs(got - want)[~is_speck].max() < 0.01
         cut_ones += int(((got == 0) | (got == SIZE)).any(axis=1).sum() - (got == 0).all(axis=1).sum())
         gone += int((got == 0).all(axis=1).sum())
-    assert cut_ones > 25
+    assert cut_ones > 20
     assert gone > 5
 
 
@@ -114,7 +114,7 @@ def is_tie(quad: F64) -> bool:
 def test_oriented_boxes_agree(warp: dict[str, float]) -> None:
     """Inside and across the border: the same rectangle in the same direction, the same box, the same ones gone."""
     cut_ones = 0
-    for rng, matrix, theirs in draws(warp, 12):
+    for rng, matrix, theirs in draws(warp, 8):
         n = 40
         xywhr = np.column_stack(
             [rng.uniform(100, CANVAS - 100, (n, 2)), rng.uniform(60, 300, n), rng.uniform(10, 50, n), rng.uniform(-0.7, 2.3, n)]
@@ -145,4 +145,4 @@ def test_oriented_boxes_agree(warp: dict[str, float]) -> None:
         turned = (fit[:, 4] - want[:, 4] + math.pi / 2) % math.pi - math.pi / 2
         assert np.abs(turned[is_long]).max() < 0.002
         cut_ones += int((is_seen & ((xyxy == 0) | (xyxy == SIZE)).any(axis=1)).sum())
-    assert cut_ones > 50
+    assert cut_ones > 40
