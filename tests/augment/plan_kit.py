@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from label_kit import Thing, instances
 
+from fastdata.augment.draws import BASE, Draws, plain
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import Recipe
 from fastdata.catalog import Catalog, CatalogHead, Counts, Keypoints
@@ -67,6 +68,31 @@ def catalog_of(
     counts = Counts(n, n, len(columns["cls"]), len(columns["point_offsets"]) - 1, len(columns["points_px"]))
     head = CatalogHead(tuple(str(i) for i in range(classes)), keypoints=keypoints, counts=counts)
     return Catalog.from_columns(head, columns)
+
+
+def draws_of(*samples: Mapping[int, Sequence[int]], **fields: Any) -> Draws:
+    """Draws in which nothing moves.
+
+    Args:
+        samples: The tiles of the scene of each role, for each sample.
+        fields: Of the draws, instead of what they would be.
+    """
+    scenes = [(role, tiles) for sample in samples for role, tiles in sorted(sample.items())]
+    s = len(scenes)
+    draws = replace(
+        plain([sample[BASE][0] for sample in samples]),
+        scene_offsets=np.cumsum([0, *map(len, samples)]),
+        role=np.array([role for role, _ in scenes], np.uint8),
+        centre_yx=np.zeros((s, 2), np.int64),
+        perspective=np.zeros((s, 2)),
+        degrees=np.zeros(s),
+        scale=np.ones(s),
+        shear_deg=np.zeros((s, 2)),
+        translate=np.full((s, 2), 0.5),
+        tile_offsets=np.cumsum([0, *(len(tiles) for _, tiles in scenes)]),
+        tile_entry=np.array([entry for _, tiles in scenes for entry in tiles], np.int64),
+    )
+    return replace(draws, **fields)
 
 
 def random_catalog(
