@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -191,6 +192,50 @@ def test_what_was_dropped_is_made_anew() -> None:
     assert list(ahead) == [(k, "new") for k in range(2, 10)]
 
 
+@pytest.mark.parametrize("end", ["drop", "forget"])
+def test_what_waits_when_an_iteration_ends_is_not_begun(end: str) -> None:
+    """A thread finishes what it is making, and that is all."""
+    go, begun = threading.Event(), list[int]()
+
+    def make(k: int) -> int:
+        begun.append(k)
+        assert k == 0 or go.wait(WAIT_S)
+        return k
+
+    ahead = Prefetch(make, 100, 1, 6)
+    next(ahead)
+    if end == "drop":
+        ahead.drop(wait=False)
+    del ahead
+    go.set()
+    assert all_threads_end()
+    assert begun in ([0], [0, 1])
+
+
+def test_what_was_dropped_is_not_held() -> None:
+    """Batches are large, and the memory of each goes to whoever asks next."""
+
+    class Large:
+        pass
+
+    alive: weakref.WeakSet[Large] = weakref.WeakSet()
+    ready = threading.Event()
+
+    def make(k: int) -> Large:
+        if k == 5:
+            ready.set()  # numbers 1 to 4 wait to be handed out
+        large = Large()
+        alive.add(large)
+        return large
+
+    ahead = Prefetch(make, 100, 1, 6)
+    next(ahead)
+    assert ready.wait(WAIT_S)
+    assert len(alive) >= 4
+    ahead.drop()
+    assert len(alive) == 0
+
+
 def test_an_interrupt_while_waiting_loses_nothing() -> None:
     """Ctrl-C in a notebook: the loop ends, and the iterator can still be asked."""
     interrupted = threading.Event()
@@ -201,7 +246,7 @@ def test_an_interrupt_while_waiting_loses_nothing() -> None:
             assert interrupted.wait(WAIT_S)
         return k
 
-    ahead = Prefetch(make, 5, 1, 1)
+    ahead = Prefetch(make, 5, 1, 3)
     assert next(ahead) == 0
     with pytest.raises(KeyboardInterrupt):
         next(ahead)
@@ -234,19 +279,21 @@ def test_a_forked_child_goes_on_by_itself_and_so_does_its_parent() -> None:
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("end", ["drop", "forget"])
 def test_a_forked_child_can_let_go_of_what_it_inherited(end: str) -> None:
-    """Without waiting for threads that it does not have."""
+    """Without waiting for threads that it does not have, or for a lock that another thread held at the fork."""
     blocked = threading.Event()
     ahead: Prefetch[bool] | None = Prefetch(lambda k: k == 0 or blocked.wait(WAIT_S), 8, 2, 4)
     assert ahead is not None
     next(ahead)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        if end == "drop":
-            ahead.drop()
-        ahead = None
-        gc.collect()
-        os._exit(0)
+    assert ahead._pool is not None
+    with ahead._pool._shutdown_lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            if end == "drop":
+                ahead.drop()
+            ahead = None
+            gc.collect()
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     blocked.set()
 
