@@ -84,7 +84,8 @@ def their_sample(dataset: YOLODataset, ids: dict[int, int], draws: Draws, slot: 
         if role + 1 in at:  # Copy-Paste of the mode mixup
             paste = theirs.CopyPaste(dataset, pre_transform=lambda _: _scene(dataset, ids, draws, at[role + 1], policy, use_obb),
                                      p=policy.copy_paste, mode="mixup")  # fmt: skip
-            with scripted("random.uniform", [0.0] if len(labels["instances"].segments) else []), _first_of(dataset):
+            asks = [0.0] if len(labels["instances"].segments) else []
+            with scripted("random.uniform", asks), _first_of(dataset), stable_order():
                 labels = paste(labels)
         return labels
 
@@ -104,8 +105,9 @@ def their_sample(dataset: YOLODataset, ids: dict[int, int], draws: Draws, slot: 
             params = step.get_params(labels)
         labels = step.apply_instances(step.apply_image(labels, params), params)
     labels["img"] = np.ascontiguousarray(labels["img"])
-    with scripted("numpy.random.uniform", [draws.hsv[slot]]):
-        labels = theirs.RandomHSV(1.0, 1.0, 1.0).apply_image(labels)
+    if policy.hsv_h or policy.hsv_s or policy.hsv_v:  # else not even its way to HSV and back is gone
+        with scripted("numpy.random.uniform", [draws.hsv[slot]]):
+            labels = theirs.RandomHSV(1.0, 1.0, 1.0).apply_image(labels)
     flip_idx = dataset.data.get("flip_idx", [])
     for direction, fires in (("vertical", draws.flip_ud[slot]), ("horizontal", draws.flip_lr[slot])):
         step = theirs.RandomFlip(p=1.0 if fires else 0.0, direction=direction, flip_idx=flip_idx or None)
@@ -119,15 +121,20 @@ def their_sample(dataset: YOLODataset, ids: dict[int, int], draws: Draws, slot: 
 
 
 @contextmanager
+def stable_order() -> Iterator[None]:
+    """Let equals keep their order: the trainer's sort of objects by their overlap, which is mostly 0, is not stable."""
+    with patch.object(theirs.np, "argsort", lambda a: np.asarray(a).argsort(kind="stable")):
+        yield
+
+
+@contextmanager
 def _first_of(dataset: YOLODataset) -> Iterator[None]:
     """Let a mix step load any picture: its ``pre_transform`` brings the one that is meant."""
     with patch.object(theirs.random, "randint", lambda a, b: 0):
         yield
 
 
-def _scene(
-    dataset: YOLODataset, ids: dict[int, int], draws: Draws, scene: int, policy: Policy, use_obb: bool
-) -> dict[str, Any]:
+def _scene(dataset: YOLODataset, ids: dict[int, int], draws: Draws, scene: int, policy: Policy, use_obb: bool) -> dict[str, Any]:
     tiles = [ids[int(e)] for e in draws.tile_entry[draws.tile_offsets[scene] : draws.tile_offsets[scene + 1]]]
     s = dataset.imgsz
     labels = dataset.get_image_and_label(tiles[0])
@@ -141,9 +148,16 @@ def _scene(
         labels = mosaic.apply_instances(mosaic.apply_image(labels, params), params)
         labels.pop("mix_labels", None)
     if policy.copy_paste > 0 and policy.copy_paste_mode == "flip":
-        labels = theirs.CopyPaste(dataset, p=policy.copy_paste, mode="flip")(labels)
+        with stable_order():
+            labels = theirs.CopyPaste(dataset, p=policy.copy_paste, mode="flip")(labels)
     affine = theirs.RandomPerspective(perspective=policy.perspective, size=(s, s), preserve_obb=use_obb)
-    answers = [*draws.perspective[scene], draws.degrees[scene], draws.scale[scene], *draws.shear_deg[scene], *draws.translate[scene]]
+    answers = [
+        *draws.perspective[scene],
+        draws.degrees[scene],
+        draws.scale[scene],
+        *draws.shear_deg[scene],
+        *draws.translate[scene],
+    ]
     with scripted("random.uniform", [float(v) for v in answers]):
         params = affine.get_params(labels)
     pixels = params | {"M": np.linalg.inv(HALF) @ params["M"].astype(np.float64) @ HALF}
