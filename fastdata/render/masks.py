@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fastdata.augment.recipe import Labels
 from fastdata.errors import UsageError
 from fastdata.labels import MASK
-from fastdata.render.compiled import compiled
+from fastdata.render.kernels.compiled import entry, part
 from fastdata.render.reference_masks import AREA_STEPS, CROSSING_LINES, MAX_NUMBER
 
 U8 = npt.NDArray[np.uint8]
@@ -47,7 +47,8 @@ def overlap_masks(labels: Labels, out_hw: tuple[int, int], ratio: int) -> tuple[
     small_hw = _small_hw(out_hw, ratio)
     points, point_offsets, ring_offsets, unit_offsets = outlines = _outlines(labels)
     slot = np.repeat(np.arange(len(labels.offsets) - 1), np.diff(labels.offsets))
-    order = np.lexsort((-_areas(*outlines), slot)).astype(np.int64)
+    steps = np.rint(_areas(*outlines, CROSSING_LINES) * AREA_STEPS)
+    order = np.lexsort((-steps, slot)).astype(np.int64)
     counts = np.diff(labels.offsets)
     number = np.arange(1, len(order) + 1) - labels.offsets[:-1][slot]
     masks = np.zeros((len(counts), *small_hw), np.uint8 if counts.max(initial=0) <= MAX_NUMBER else np.int32)
@@ -132,8 +133,7 @@ def _offsets(counts: I64) -> I64:
     return offsets
 
 
-@compiled
-def _fill(
+def _fill_objects(
     masks: npt.NDArray[np.uint8 | np.int32],
     target: I64,
     order: I64,
@@ -180,19 +180,8 @@ def _fill(
                         mask[row, column] = value
 
 
-@compiled
-def _areas(points: F64, point_offsets: I64, ring_offsets: I64, unit_offsets: I64) -> I64:
-    """Return the area of each object in steps, as ``reference_masks.area_steps``."""
-    areas = np.zeros(len(unit_offsets) - 1, np.int64)
-    for i in range(len(areas)):
-        first, last = unit_offsets[i], unit_offsets[i + 1]
-        begin, end = point_offsets[ring_offsets[first]], point_offsets[ring_offsets[last]]
-        areas[i] = np.int64(np.rint(_area(points, point_offsets, ring_offsets, first, last, end - begin) * AREA_STEPS))
-    return areas
-
-
-@compiled
-def _area(points: F64, point_offsets: I64, ring_offsets: I64, first: int, last: int, count: int) -> float:
+@part
+def _area(points: F64, point_offsets: I64, ring_offsets: I64, first: int, last: int, count: int, crossing_lines: int) -> float:
     """Return the area of the union of units ``first:last``, which have ``count`` points."""
     edges = np.empty((count, 4))  # upper y, lower y, x at the upper end, slope
     unit_of = np.empty(count, np.int64)
@@ -239,7 +228,7 @@ def _area(points: F64, point_offsets: I64, ring_offsets: I64, first: int, last: 
             at_top = (right[2] + (y0 - right[0]) * right[3]) - (left[2] + (y0 - left[0]) * left[3])
             at_bottom = (right[2] + (y1 - right[0]) * right[3]) - (left[2] + (y1 - left[0]) * left[3])
             if at_top < -1e-6 or at_bottom < -1e-6:
-                lines = CROSSING_LINES
+                lines = crossing_lines
         for line in range(lines):
             if lines > 1:
                 _sort_on(edges, active, x, alive, y0 + (line + 0.5) * (y1 - y0) / lines)
@@ -253,7 +242,7 @@ def _area(points: F64, point_offsets: I64, ring_offsets: I64, first: int, last: 
     return total
 
 
-@compiled
+@part
 def _sort_on(edges: F64, active: I64, x: F64, alive: int, y: float) -> None:
     """Sort the first ``alive`` active edges, which nearly are, by where they cross the line ``y``, and put that into ``x``."""
     for a in range(alive):
@@ -264,3 +253,20 @@ def _sort_on(edges: F64, active: I64, x: F64, alive: int, y: float) -> None:
             x[b], active[b] = x[b - 1], active[b - 1]
             b -= 1
         x[b], active[b] = here, edge
+
+
+def _measure_objects(points: F64, point_offsets: I64, ring_offsets: I64, unit_offsets: I64, crossing_lines: int) -> F64:
+    """Return the area of each object in px²; ``reference_masks.area_steps`` defines it.
+
+    The number of lines is an argument because compiled code that is kept on disk would not see it change in another file.
+    """
+    areas = np.zeros(len(unit_offsets) - 1)
+    for i in range(len(areas)):
+        first, last = unit_offsets[i], unit_offsets[i + 1]
+        count = point_offsets[ring_offsets[last]] - point_offsets[ring_offsets[first]]
+        areas[i] = _area(points, point_offsets, ring_offsets, first, last, count, crossing_lines)
+    return areas
+
+
+_fill = entry(None, _fill_objects)  # compiled for the types of its first call: a training without masks never waits for it
+_areas = entry(None, _measure_objects)
