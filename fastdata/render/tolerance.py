@@ -39,9 +39,9 @@ TOLERANCES: dict[Which, Tolerance] = {
     # noise.
     "cpu": Tolerance(1, 0.12, "weights in whole 255ths"),
     # Gains enlarge what comes in. With sat_mul m, val_mul v and a turn whose part beyond whole sixths is d <= 1/2 of one, a
-    # channel becomes v (V (1 - m + m d) + smallest (2 m - m d) - m middle) at worst: 10 times the error of one channel for m = v =
-    # 2, 8 times within the default ranges (1.7, 1.4, 0.09). So 0.52 becomes 5.2, and after rounding 6. Measured: 6 for m = v = 2,
-    # 4 within the default ranges; mean 0.15.
+    # channel becomes v (V (1 - m + m d) + smallest (2 m - m d) - m middle) at worst: 10 times the error of one channel for m = 2
+    # and v = 2, 8 times within the default ranges (1.7, 1.4, 0.09). So 0.52 becomes 5.2, and after rounding 6. Measured: 6 for
+    # m = v = 2, 4 within the default ranges; mean 0.15.
     "cpu_colour": Tolerance(6, 0.2, "gains enlarge what whole 255ths leave, up to ten times"),
     # Both stages are the trainers' own operations on 8 bits, and OpenCV's warp with exact places (see ``opencv_warp``) rounds
     # once: what is left is its float32. Measured: 1 level, mean 0.001.
