@@ -24,7 +24,7 @@ from fastdata.augment.recipe import Recipe
 from fastdata.batch import make_batch
 from fastdata.checksum import crc32c
 from fastdata.errors import StoreError, UsageError
-from fastdata.render.reference import render
+from fastdata.render.cpu import render
 from fastdata.render.tiles import BadRecord
 from fastdata.selection import LabelRows, check_task, choose_entries, opened, task_of, warn_if_shrunk
 from fastdata.store.read import Store
