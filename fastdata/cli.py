@@ -341,6 +341,11 @@ def _show_samples(
     place: dict[str, Any],
     sheet: dict[str, Any],
 ) -> None:
+    if "batch" not in place:
+        _refuse({name: place.get(name) for name in ("batch_size", "world_size", "rank")}, "come with --batch")
+    if run is not None:
+        _refuse(settings | {"split": split}, "be left to --run, which says it")
+
     import warnings
 
     from fastdata.augment.policy import preset
@@ -348,12 +353,9 @@ def _show_samples(
     from fastdata.show_augmented import samples_of_run, training_split, write_samples_sheet
     from fastdata.terminal import warn
 
-    if "batch" not in place:
-        _refuse({name: place.get(name) for name in ("batch_size", "world_size", "rank")}, "come with --batch")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         if run is not None:
-            _refuse(settings | {"split": split}, "be left to --run, which says it")
             samples, shuffle = samples_of_run(store, run)
         else:
             chosen = preset(settings.pop("policy", "yolov8"))

@@ -54,7 +54,7 @@ class Loader:
         batch_size: Pictures a batch, for this rank.
         rank: 0..world_size - 1.
         world_size: How many processes share an epoch.
-        shuffle: Another order each epoch; ``None``: when the samples are augmented.
+        shuffle: Another order each epoch; ``None``: when the samples are augmented and all of one shape.
         drop_last: Leave out a last batch that is not full. In training alone.
         threads: How many make batches; ``None``: the cores that this process may use, shared among the ranks of this machine
             (``LOCAL_WORLD_SIZE``, which torchrun sets).
@@ -89,7 +89,7 @@ class Loader:
             raise UsageError(f"options of the samples must come with a store, got {', '.join(options)} beside samples")
         self.samples = source
         self.batch_size, self.rank, self.world_size = int(batch_size), rank, world_size
-        self.shuffle = source.augment if shuffle is None else bool(shuffle)
+        self.shuffle = source.augment and not source.shapes_differ if shuffle is None else bool(shuffle)
         self.drop_last, self.prefetch, self.epoch_of = drop_last, int(prefetch), epoch_of
         self.threads = max(usable_cores() // _ranks_here(), 1) if threads is None else int(threads)
         self.exact = not (source.augment or self.shuffle)
@@ -143,6 +143,21 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         return _Iteration(self)
+
+    def ids(self, epoch: int, batch: int) -> I64:
+        """Return the ids of a batch of this rank, in order, without making it.
+
+        Args:
+            epoch: From 0.
+            batch: From 0, counted from the beginning of the epoch.
+
+        Raises:
+            UsageError: The epoch has no such batch.
+        """
+        count, positions_of = self._steps(0)
+        if not 0 <= batch < count:
+            raise UsageError(f"batch must be in 0..{count - 1} ({count} batches of {self.batch_size}), got {batch}")
+        return EpochOrder(len(self.samples), self.samples.seed, epoch, self.shuffle).at(np.array(positions_of(batch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training stands after the batches that were handed out, as JSON values.

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.augment.order import EpochOrder
 from fastdata.augment.oriented import xywhr_to_corners
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import Labels, Recipe
@@ -107,22 +106,20 @@ def instances_of(labels: Labels, slot: int) -> Instances:
 
 
 def made_of(recipe: Recipe, slot: int) -> str:
-    """Say what a slot is made of: how many tiles, and what was laid over them."""
-    first, last = recipe.group_offsets[slot : slot + 2].tolist()
-    tiles = np.diff(recipe.tile_offsets)
-    shapes = np.diff(recipe.shape_offsets)
-    frame = [0, 0, *recipe.out_hw[::-1]]
-    said = [f"{tiles[first]} tile{'s' if tiles[first] != 1 else ''}"]
-    for g in range(first + 1, last):
-        if recipe.is_masked[g]:
-            said += [f"{shapes[g]} pasted"] if shapes[g] else []
-        elif recipe.clip_xyxy[g].tolist() != frame:
-            said.append("CutMix")
-        else:
-            said.append(f"MixUp {recipe.weight[g]:.2f}")
-    if recipe.bgr[slot]:
-        said.append("BGR")
-    return ", ".join(said)
+    """Say what a slot is made of: how many tiles its picture is one of, and what else is in it."""
+    groups = slice(*recipe.group_offsets[slot : slot + 2].tolist())
+    first_tiles = recipe.tile_offsets[:-1][groups]
+    own = int(np.argmax(recipe.tile_entry[first_tiles] == recipe.entry[slot]))  # MixUp may paint the other picture first
+    tiles = int(np.diff(recipe.tile_offsets)[groups][own])
+    is_masked = recipe.is_masked[groups]
+    said = {
+        f"{tiles} tile{'s' if tiles != 1 else ''}": True,
+        "MixUp": (recipe.weight[groups] < 1).any(),
+        "CutMix": (recipe.clip_xyxy[groups] != [0, 0, *recipe.out_hw[::-1]]).any(),
+        "Copy-Paste": (np.diff(recipe.shape_offsets)[groups][is_masked] > 0).any(),
+        "BGR": recipe.bgr[slot],
+    }
+    return ", ".join(word for word, is_so in said.items() if is_so)
 
 
 def write_samples_sheet(
@@ -168,27 +165,9 @@ def write_samples_sheet(
         if ids is not None:
             raise UsageError("ids must not be given with a batch, which has its own")
         loader = Loader(samples, batch_size, rank=rank, world_size=world_size, shuffle=shuffle, threads=1)
-        chosen = batch_ids(loader, epoch, batch)
+        chosen = loader.ids(epoch, batch)
         said = f"   batch {batch} of {len(loader)}" + (f"   rank {rank} of {world_size}" if world_size > 1 else "")
     save_sheet(samples_sheet(samples, chosen, epoch, said=said, tile_px=tile_px, max_images=max_images), target)
-
-
-def batch_ids(loader: Loader, epoch: int, batch: int) -> I64:
-    """Return the ids of a loader's batch, in its order.
-
-    Args:
-        loader: Of any epoch; nothing of it changes.
-        epoch: From 0.
-        batch: From 0, counted from the beginning of the epoch.
-
-    Raises:
-        UsageError: The epoch has no such batch.
-    """
-    count, positions_of = loader._steps(0)
-    if not 0 <= batch < count:
-        raise UsageError(f"batch must be in 0..{count - 1} ({count} batches of {loader.batch_size}), got {batch}")
-    samples = loader.samples
-    return EpochOrder(len(samples), samples.seed, epoch, loader.shuffle).at(np.array(positions_of(batch)))
 
 
 def samples_of_run(store: str | os.PathLike[str], run: str | os.PathLike[str]) -> tuple[Samples, bool]:

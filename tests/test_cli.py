@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import fastdata
+from fastdata.augment.policy import preset
+from fastdata.loader import Loader
+from fastdata.show_augmented import write_samples_sheet
 
 RUN = "import sys; from fastdata.cli import main; sys.argv[0] = 'fastdata'; main()"
 
@@ -106,6 +109,24 @@ def test_show_draws_a_sheet(store: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_show_draws_the_batch_that_a_run_is_asked_for(store: Path, tmp_path: Path) -> None:
+    """By its settings, and by the state of a loader with them: the same sheet, and not that of another epoch."""
+    with fastdata.open_store(store) as opened:
+        settings = {"imgsz": 64, "seed": 3, "epochs": 12, "task": "detect", "policy": preset("yolov5")}
+        loader = Loader(opened, 2, threads=1, stride=1, **settings)
+        (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()), encoding="utf-8")
+        write_samples_sheet(loader.samples, tmp_path / "want.png", epoch=7, batch=0, batch_size=2, tile_px=64)
+    place = ("--epoch", 7, "--batch", 0, "--batch-size", 2, "--tile", 64)
+    said = ("--imgsz", 64, "--seed", 3, "--epochs", 12, "--task", "detect", "--policy", "yolov5")
+    for name, args in (("a.png", said), ("b.png", ("--run", tmp_path / "state.json"))):
+        done = run("show", store, tmp_path / name, *args, *place)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / name).read_bytes() == (tmp_path / "want.png").read_bytes()
+    done = run("show", store, tmp_path / "c.png", *said, "--augment", "--ids", "0,1", "--tile", 64)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "c.png").read_bytes() != (tmp_path / "want.png").read_bytes()
+
+
 def test_export_writes_what_convert_reads(store: Path, tmp_path: Path) -> None:
     """Out as YOLO, in again."""
     assert run("export", store, tmp_path / "yolo", "--format", "yolo").returncode == 0
@@ -124,6 +145,14 @@ def test_export_writes_what_convert_reads(store: Path, tmp_path: Path) -> None:
         (["convert", ".", "o.lmdb", "--workers", "0"], 2, "workers must be at least 1"),
         (["info", "no-such.lmdb"], 1, "no-such.lmdb"),
         (["show", "no-such.lmdb", "x.png"], 1, "no-such.lmdb"),
+        (["show", "no-such.lmdb", "x.png", "--augment"], 1, "no-such.lmdb"),
+        (["show", "s.lmdb", "x.png", "--seed", "1"], 2, "--seed must come with --augment, --batch or --run, got 1"),
+        (["show", "s.lmdb", "x.png", "--epoch", "1"], 2, "--epoch must come with --augment, --batch or --run, got 1"),
+        (["show", "s.lmdb", "x.png", "--augment", "--rank", "1"], 2, "--rank must come with --batch, got 1"),
+        (["show", "s.lmdb", "x.png", "--run", "r", "--imgsz", "64"], 2, "--imgsz must be left to --run, which says it, got 64"),
+        (["show", "s.lmdb", "x.png", "--run", "r", "--split", "val"], 2, "--split must be left to --run"),
+        (["show", "s.lmdb", "x.png", "--run", "no-run.json"], 1, "no-run.json"),
+        (["show", "s.lmdb", "x.png", "--augment", "--policy", "strong"], 2, "'strong' is not one of"),
         (["nonsense"], 2, "No such command"),
     ],
 )
