@@ -71,6 +71,14 @@ def test_a_tangle_covers_the_same_and_reaches_only_what_it_covers(whole: bool) -
     assert changed > 50
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_ring_that_covers_all_but_one_corner_of_the_frame_stays(step: int) -> None:
+    """The middle of its way along the border is a corner, where it cannot be told on which side cover lies."""
+    ring = np.array([[W / 2, 0], [W, 0], [W, H], [0, H], [0, H / 2]])[::step]
+    x, y = samples()
+    assert np.array_equal(parity(without_detours(ring, FRAME), x, y), parity(ring, x, y))
+
+
 def test_a_rectangle_of_another_place_and_shape_is_as_good() -> None:
     """Moved and stretched by powers of two, the same ring comes out, bit for bit."""
     cut = boxes.clip_polygon(AROUND_ALL, (H, W))
