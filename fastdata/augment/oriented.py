@@ -119,12 +119,11 @@ def _smallest(shapes: F64) -> tuple[F64, F64, F64, F64]:
     dx, dy = x[j] - x[i], y[j] - y[i]
     length = np.hypot(dx, dy)
     is_side = length > 0
-    ux, uy = np.where(is_side, dx, 1.0), np.where(is_side, dy, 0.0)
     length = np.where(is_side, length, 1.0)
-    ux, uy = ux / length, uy / length
+    ux, uy = np.where(is_side, dx, 1.0) / length, dy / length  # of two points in one place: level, as good a try as any
     a, b = ux * x[:, None] + uy * y[:, None], ux * y[:, None] - uy * x[:, None]  # (m, directions, n)
     a0, a1, b0, b1 = a.min(axis=0), a.max(axis=0), b.min(axis=0), b.max(axis=0)
-    best = np.where(is_side, (a1 - a0) * (b1 - b0), np.inf).argmin(axis=0), np.arange(len(shapes))
+    best = ((a1 - a0) * (b1 - b0)).argmin(axis=0), np.arange(len(shapes))
     u, low, high = (np.stack([p[best], q[best]], axis=1) for p, q in ((ux, uy), (a0, b0), (a1, b1)))
     return shapes[:, 0], u, low, high
 

@@ -60,6 +60,15 @@ def test_the_longer_side_comes_first_and_its_angle_runs_clockwise(
     assert gap(got[4], xywhr[4]) < 1e-12
 
 
+@pytest.mark.parametrize("hairs", [0, 1, 2, 4])
+def test_at_the_seam_the_angle_stays_within_its_range(hairs: int) -> None:
+    """A hair steeper than 45 degrees: half a turn further, but not to 3 pi/4 itself."""
+    quad = np.array([[[0.0, 0], [8, -8 * (1 + hairs * 2.0**-52)], [9, -7], [1, 1]]])
+    (got,) = oriented.corners_to_xywhr(quad)
+    assert -QUARTER <= got[4] < 3 * QUARTER
+    assert gap(got[4], -QUARTER) < 1e-9
+
+
 @given(RECTANGLES)
 def test_corners_and_centre_form_are_inverse(xywhr: tuple[float, ...]) -> None:
     """Within the range of angles that is stored, and modulo half a turn at its ends."""
