@@ -30,9 +30,7 @@ from fastdata.render.kernels.lanes import (
     all_lanes,
     choose,
     equal,
-    f32_add,
     f32_div,
-    f32_max,
     f32_mul,
     greater,
     load_u8,
@@ -42,7 +40,6 @@ from fastdata.render.kernels.lanes import (
     minimum,
     minimum_unsigned,
     product_q15,
-    shift_left,
     shift_right,
     store_low_bytes,
     store_u8,
@@ -56,10 +53,12 @@ ONE = 32_767
 """1 as a factor of ``product_q15``, as near as it gets: 1/128 of a level off for the brightest pixel."""
 
 # fields of a slot's colour: whole numbers
-WAY, HUE_STEPS, HUE_SHARE, HUE_SIGN, TURN, SCALE, SCALE_BITS, VALUE = range(8)
-COLOUR_FIELDS, REALS = 8, 6
+WAY, HUE_KIND, HUE_SHARE, HUE_SIGN, TURN, SCALE, BITS, VALUE, NARROW = range(9)
+COLOUR_FIELDS, REALS = 9, 5
 UNTOUCHED, EVEN, DIVIDED, BY_PIXEL = range(4)
 """Ways: no gain; one factor for all deficits; a factor for each pixel; gains out of the ordinary."""
+ONE_STEP, TWO_STEPS, MULTIPLIED = range(3)
+"""Kinds of hue."""
 
 
 @part
@@ -77,7 +76,7 @@ def prepare_colour(gains: Any, colour: Any, reals: Any) -> None:
         colour[WAY] = BY_PIXEL
         return
     if slope != 0:
-        colour[HUE_STEPS] = -1
+        colour[HUE_KIND] = MULTIPLIED
         colour[HUE_SIGN] = 1 if slope > 0 else -1
         colour[HUE_SHARE] = int(np.rint(abs(slope) * 32768))
     else:
@@ -86,20 +85,18 @@ def prepare_colour(gains: Any, colour: Any, reals: Any) -> None:
         rest = sixths - 2 * thirds
         colour[TURN] = (int(thirds) + 3) % 3
         colour[HUE_SIGN] = 1 if rest >= 0 else -1
-        colour[HUE_STEPS] = 0 if rest == 0 else 1 if abs(rest) <= 0.5 else 2
-        colour[HUE_SHARE] = int(np.rint(abs(rest) * 32768 / max(colour[HUE_STEPS], 1)))
+        colour[HUE_KIND] = ONE_STEP if abs(rest) <= 0.5 else TWO_STEPS
+        colour[HUE_SHARE] = int(np.rint(abs(rest) * (32768 if abs(rest) <= 0.5 else 16384)))
+    colour[VALUE] = min(max(int(np.rint((val - 1) * 32768)), -32768), ONE)
     if sat <= 1 and val <= 1:
         colour[WAY] = EVEN
         colour[SCALE] = min(int(np.rint(sat * val * 32768)), ONE)
     else:
         colour[WAY] = DIVIDED
-        bits = 0
-        while sat * val > (1 << bits) * (ONE / 32768):
-            bits += 1
-        colour[SCALE_BITS] = bits
-        reals[4] = 1 / max(sat, 1.0)  # M = max(V / sat, C), or V where saturation cannot be cut off
-        reals[5] = min(sat, 1.0) * 32768 / (1 << bits)
-    colour[VALUE] = min(max(int(np.rint((val - 1) * 32768)), -32768), ONE)
+        while sat * val * 32768 > ONE << colour[BITS]:  # a factor above 1 is kept as its half or quarter
+            colour[BITS] += 1
+        colour[NARROW] = min(int(np.rint(32768 / max(sat, 1.0))), ONE)
+        reals[4] = min(sat, 1.0) * 32768 / (1 << colour[BITS])
 
 
 @part
@@ -117,16 +114,69 @@ def _hue_step(a: Any, b: Any, c: Any, chroma: Any, amount: Any) -> Any:
 def _hue_amount(red: Any, green: Any, blue: Any, chroma: Any, share: int) -> Any:
     """``hue * chroma`` times a share of one sixth of a turn, from deficits; hue counts from 0 to 6."""
     zero = all_lanes(0)
-    one_sixth = all_lanes(share // 6)
     is_red, is_green = equal(red, zero), equal(green, zero)
     beyond = choose(is_red, sub(blue, green), choose(is_green, sub(red, blue), sub(green, red)))
-    third, two, whole = (
-        product_q15(chroma, all_lanes(share // 3)),
-        product_q15(chroma, all_lanes(2 * share // 3)),
-        product_q15(chroma, all_lanes(share)),
-    )
-    start = choose(is_red, choose(greater(zero, beyond), whole, zero), choose(is_green, third, two))
-    return maximum(add(start, product_q15(beyond, one_sixth)), zero)
+    third = product_q15(chroma, all_lanes(share // 3))
+    two_thirds = product_q15(chroma, all_lanes(2 * share // 3))
+    whole = product_q15(chroma, all_lanes(share))
+    start = choose(is_red, choose(greater(zero, beyond), whole, zero), choose(is_green, third, two_thirds))
+    return maximum(add(start, product_q15(beyond, all_lanes(share // 6))), zero)
+
+
+def _finisher(way: int, usual: bool) -> Any:
+    """Make the loop over a row for one way, and for hue in one step alone or of any kind."""
+
+    def finish(
+        source0: int, source1: int, source2: int, out0: int, out1: int, out2: int, left: int, right: int, colour: Any,
+        factor: float, spare_at: int,
+    ) -> None:  # fmt: skip
+        brightest, none = all_lanes(255 * UNIT), all_lanes(1)
+        share, sign, kind = colour[HUE_SHARE], colour[HUE_SIGN], colour[HUE_KIND]
+        hue_share, value, narrow = all_lanes(share), all_lanes(colour[VALUE]), all_lanes(colour[NARROW])
+        scale, wide = all_lanes(colour[SCALE]), all_f32(np.float32(factor))
+        bits = colour[BITS]
+        half = all_lanes((UNIT // 2) >> bits)
+        for j in range(left, right, WIDTH):
+            a, b, c = load_v16(source0 + 2 * j), load_v16(source1 + 2 * j), load_v16(source2 + 2 * j)
+            if way != UNTOUCHED:
+                top = maximum(maximum(a, b), c)
+                chroma = sub(top, minimum(minimum(a, b), c))
+                a, b, c = sub(top, a), sub(top, b), sub(top, c)
+                amount = product_q15(chroma, hue_share)
+                if not usual and kind == MULTIPLIED:
+                    amount = _hue_amount(a, b, c, chroma, share) if sign > 0 else _hue_amount(a, c, b, chroma, share)
+                a, b, c = _hue_step(a, b, c, chroma, amount)
+                if not usual and kind == TWO_STEPS:
+                    a, b, c = _hue_step(a, b, c, chroma, amount)
+                bright = minimum(add_saturated(top, product_q15(top, value)), brightest)
+                if way == DIVIDED:
+                    divisor = maximum(maximum(product_q15(top, narrow), chroma), none)
+                    scale = to_i16(f32_div(f32_mul(to_f32(bright), wide), to_f32(divisor)))
+                    bright = shift_right(bright, bits)
+                a = sub_unsigned(bright, product_q15(a, scale))
+                b = sub_unsigned(bright, product_q15(b, scale))
+                c = sub_unsigned(bright, product_q15(c, scale))
+            a, b, c = add(a, half), add(b, half), add(c, half)
+            a, b, c = shift_right(a, 7 - bits), shift_right(b, 7 - bits), shift_right(c, 7 - bits)
+            if j + WIDTH <= right:
+                store_low_bytes(out0 + j, a)
+                store_low_bytes(out1 + j, b)
+                store_low_bytes(out2 + j, c)
+            else:
+                store_low_bytes(spare_at, a)
+                store_low_bytes(spare_at + WIDTH, b)
+                store_low_bytes(spare_at + 2 * WIDTH, c)
+                for i in range(right - j):
+                    store_u8(out0 + j, i, load_u8(spare_at, i))
+                    store_u8(out1 + j, i, load_u8(spare_at, WIDTH + i))
+                    store_u8(out2 + j, i, load_u8(spare_at, 2 * WIDTH + i))
+
+    return part(finish)
+
+
+_finish_plain = _finisher(UNTOUCHED, True)
+_finish_even, _finish_even_any = _finisher(EVEN, True), _finisher(EVEN, False)
+_finish_divided, _finish_divided_any = _finisher(DIVIDED, True), _finisher(DIVIDED, False)
 
 
 @part
@@ -137,71 +187,31 @@ def finish_row(row_at: int, row_nbytes: int, left: int, right: int, colour: Any,
         row_at: Address of the row, 128 steps a level, red first; its channels are ``row_nbytes`` apart.
         left: A multiple of 16.
         right: Any; up to the next multiple of 16 the row must be readable.
-        colour: From :func:`prepare_colour`.
-        reals: Likewise.
+        colour: From :func:`prepare_colour`, with ``reals``.
         out_at: (3,) addresses of the rows for red, green and blue.
         spare_at: Address of 48 bytes to write to.
     """
-    way = colour[WAY]
+    way, kind = colour[WAY], colour[HUE_KIND]
     if way == BY_PIXEL:
         _finish_by_pixel(row_at, row_nbytes, left, right, reals, out_at)
         return
     turn = colour[TURN]
-    source0 = row_at + (3 - turn) % 3 * row_nbytes
-    source1 = row_at + (4 - turn) % 3 * row_nbytes
-    source2 = row_at + (5 - turn) % 3 * row_nbytes
-    out0, out1, out2 = out_at[0], out_at[1], out_at[2]
-    mirrored = colour[HUE_SIGN] < 0
-    if mirrored:
-        source1, source2 = source2, source1
-        out1, out2 = out2, out1
-    steps = colour[HUE_STEPS]
-    half, brightest = all_lanes(UNIT // 2), all_lanes(255 * UNIT)
-    hue_share, value, scale = all_lanes(colour[HUE_SHARE]), all_lanes(colour[VALUE]), all_lanes(colour[SCALE])
-    bits = colour[SCALE_BITS]
-    narrow, wide = all_f32(np.float32(reals[4])), all_f32(np.float32(reals[5]))
-    tiny, round_up = all_f32(np.float32(1)), all_f32(np.float32(0.5))
-    for j in range(left, right, WIDTH):
-        a, b, c = load_v16(source0 + 2 * j), load_v16(source1 + 2 * j), load_v16(source2 + 2 * j)
-        if way != UNTOUCHED:
-            top = maximum(maximum(a, b), c)
-            chroma = sub(top, minimum(minimum(a, b), c))
-            a, b, c = sub(top, a), sub(top, b), sub(top, c)
-            if steps > 0:
-                amount = product_q15(chroma, hue_share)
-                a, b, c = _hue_step(a, b, c, chroma, amount)
-                if steps > 1:
-                    a, b, c = _hue_step(a, b, c, chroma, amount)
-            elif steps < 0:
-                if mirrored:
-                    amount = _hue_amount(a, c, b, chroma, colour[HUE_SHARE])
-                else:
-                    amount = _hue_amount(a, b, c, chroma, colour[HUE_SHARE])
-                a, b, c = _hue_step(a, b, c, chroma, amount)
-            bright = minimum(add_saturated(top, product_q15(top, value)), brightest)
-            if way == EVEN:
-                a, b, c = product_q15(a, scale), product_q15(b, scale), product_q15(c, scale)
-            else:
-                chroma_f, top_f = to_f32(chroma), to_f32(top)
-                divisor = f32_max(f32_max(f32_mul(top_f, narrow), chroma_f), tiny)
-                scale = to_i16(f32_add(f32_div(f32_mul(to_f32(bright), wide), divisor), round_up))
-                a = shift_left(product_q15(a, scale), bits)
-                b = shift_left(product_q15(b, scale), bits)
-                c = shift_left(product_q15(c, scale), bits)
-            a, b, c = sub_unsigned(bright, a), sub_unsigned(bright, b), sub_unsigned(bright, c)
-        a, b, c = shift_right(add(a, half), 7), shift_right(add(b, half), 7), shift_right(add(c, half), 7)
-        if j + WIDTH <= right:
-            store_low_bytes(out0 + j, a)
-            store_low_bytes(out1 + j, b)
-            store_low_bytes(out2 + j, c)
-        else:
-            store_low_bytes(spare_at, a)
-            store_low_bytes(spare_at + 16, b)
-            store_low_bytes(spare_at + 32, c)
-            for i in range(right - j):
-                store_u8(out0 + j, i, load_u8(spare_at, i))
-                store_u8(out1 + j, i, load_u8(spare_at, 16 + i))
-                store_u8(out2 + j, i, load_u8(spare_at, 32 + i))
+    a = row_at + (3 - turn) % 3 * row_nbytes
+    b = row_at + (4 - turn) % 3 * row_nbytes
+    c = row_at + (5 - turn) % 3 * row_nbytes
+    x, y, z = out_at[0], out_at[1], out_at[2]
+    if colour[HUE_SIGN] < 0:
+        b, c, y, z = c, b, z, y
+    if way == UNTOUCHED:
+        _finish_plain(a, b, c, x, y, z, left, right, colour, reals[4], spare_at)
+    elif way == EVEN and kind == ONE_STEP:
+        _finish_even(a, b, c, x, y, z, left, right, colour, reals[4], spare_at)
+    elif way == EVEN:
+        _finish_even_any(a, b, c, x, y, z, left, right, colour, reals[4], spare_at)
+    elif kind == ONE_STEP:
+        _finish_divided(a, b, c, x, y, z, left, right, colour, reals[4], spare_at)
+    else:
+        _finish_divided_any(a, b, c, x, y, z, left, right, colour, reals[4], spare_at)
 
 
 @part

@@ -9,6 +9,7 @@ from numba import types
 
 from fastdata.augment.recipe import FILL
 from fastdata.render.kernels.axis import (
+    AHEAD,
     BAND_BOTTOM,
     BAND_FIELDS,
     BAND_LEFT,
@@ -132,6 +133,7 @@ def _draw_batch(
                 else:
                     left, right = width, 0
                     upper = lower = 0
+                    ahead = AHEAD if rows[k, 0] <= rows[k, height - 1] else -AHEAD
                     for below in range(2 if row_shares[k, y] > 0 else 1):
                         at = rows[k, y] + below
                         place = at & 1
@@ -145,7 +147,7 @@ def _draw_batch(
                                 )  # fmt: skip
                             resample_across(
                                 band[BAND_RUNS], address_of(runs[k]), band[BAND_SEAMS], address_of(seams[k]),
-                                address_of(blocks[k]), address_of(columns[k]), address_of(shares[k]), at,
+                                address_of(blocks[k]), address_of(columns[k]), address_of(shares[k]), at, ahead,
                                 state[HELD_BAND] != band[BAND_SERIAL], memory, row_nbytes, by_vector,
                             )  # fmt: skip
                             state[HELD_ROW], state[HELD_BAND] = at, band[BAND_SERIAL]

@@ -9,7 +9,7 @@ Addresses are integers: a kernel walks over rows of pictures of all sizes, which
 here answers for the bounds.
 """
 
-# mypy: disable-error-code="no-untyped-call"  # of numba, which is typed in part
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ _B16, _B32 = ir.VectorType(_I8, 16), ir.VectorType(_I8, 32)
 i16x16 = Lanes(_I16, WIDTH)
 u8x32 = Lanes(_I8, 32)
 f32x16 = Lanes(_F32, WIDTH)
+
+
+_FIRST_HALF, _SECOND_HALF = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+"""Order of the lanes of ``f32x16``: x86 widens and packs within halves of a register, and so need not cross them."""
+
+
+def _indices(numbers: Any) -> Any:
+    return ir.Constant(ir.VectorType(_I32, len(numbers)), list(numbers))
 
 
 def _pointer(builder: Any, address: Any, what: Any) -> Any:
@@ -162,7 +170,12 @@ def store_low_bytes(typingctx: Any, address: Any, value: Any) -> Any:
     """Write 16 numbers of 0..255 as bytes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(builder.trunc(args[1], _B16), _pointer(builder, args[0], _B16), align=1)
+        if HAS_PAIR_SUMS:
+            halves = [builder.shuffle_vector(args[1], args[1], _indices(range(i, i + 8))) for i in (0, 8)]
+            packed = _call(builder, "llvm.x86.sse2.packuswb.128", _B16, halves)
+        else:
+            packed = builder.trunc(args[1], _B16)
+        builder.store(packed, _pointer(builder, args[0], _B16), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, i16x16), codegen
@@ -229,8 +242,6 @@ product_q15 = _binary(i16x16, _emit_rounded_product)
 """Signed: ``(a * b + 2**14) >> 15``, a product where 32768 stands for 1."""
 f32_div = _binary(f32x16, lambda builder, a, b: builder.fdiv(a, b))
 f32_mul = _binary(f32x16, lambda builder, a, b: builder.fmul(a, b))
-f32_add = _binary(f32x16, lambda builder, a, b: builder.fadd(a, b))
-f32_max = _binary(f32x16, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 
 
 def _comparison(how: str) -> Any:
@@ -274,22 +285,33 @@ def shift_left(typingctx: Any, value: Any, bits: Any) -> Any:
 
 @instruction
 def to_f32(typingctx: Any, value: Any) -> Any:
-    """Signed numbers as floats."""
+    """Numbers of 0..32767 as floats."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.sitofp(builder.sext(args[0], _V32), _VF)
+        zero = ir.Constant(_V16, [0] * WIDTH)
+        halves = []
+        for half in (_FIRST_HALF, _SECOND_HALF):
+            with_zeros = builder.shuffle_vector(args[0], zero, _indices([n for i in half for n in (i, 16)]))
+            halves.append(builder.bitcast(with_zeros, ir.VectorType(_I32, 8)))  # little-endian: the zero is the upper part
+        return builder.sitofp(builder.shuffle_vector(halves[0], halves[1], _indices(range(16))), _VF)
 
     return f32x16(i16x16), codegen
 
 
 @instruction
 def to_i16(typingctx: Any, value: Any) -> Any:
-    """Floats cut towards zero, then to -32768..32767."""
+    """Floats rounded to the nearest, half to even, then to -32768..32767."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        whole = _call(builder, "llvm.lrint.v16i32.v16f32", _V32, [args[0]])
+        if HAS_PAIR_SUMS:
+            halves = [builder.shuffle_vector(whole, whole, _indices(range(i, i + 8))) for i in (0, 8)]
+            return _call(builder, "llvm.x86.avx2.packssdw", _V16, halves)
         low, high = (ir.Constant(_V32, [n] * WIDTH) for n in (-32768, 32767))
-        whole = _call(builder, "llvm.smax.v16i32", _V32, [builder.fptosi(args[0], _V32), low])
-        return builder.trunc(_call(builder, "llvm.smin.v16i32", _V32, [whole, high]), _V16)
+        whole = _call(builder, "llvm.smin.v16i32", _V32, [_call(builder, "llvm.smax.v16i32", _V32, [whole, low]), high])
+        lanes = builder.trunc(whole, _V16)
+        back = sorted(range(WIDTH), key=[*_FIRST_HALF, *_SECOND_HALF].__getitem__)
+        return builder.shuffle_vector(lanes, lanes, _indices(back))
 
     return i16x16(f32x16), codegen
 
@@ -308,6 +330,20 @@ def load_two_halves(typingctx: Any, first: Any, second: Any) -> Any:
         return builder.shuffle_vector(halves[0], halves[1], order)
 
     return u8x32(types.int64, types.int64), codegen
+
+
+@instruction
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Have the processor fetch what lies at an address; no address is wrong."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(builder, args[0], _I8)
+        how = [ir.Constant(_I32, n) for n in (0, 3, 1)]  # to read, into all caches, as data
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), kind), [pointer, *how])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @instruction
