@@ -136,8 +136,6 @@ class Sampler:
         epoch, position = self.epoch, self._began + taken * self.world_size
         if epoch < 0 or taken >= self._share(self._began):
             epoch, position = self._next, self._start
-        elif self._exact is not None:
-            position = 0
         return {"version": ORDER_VERSION, "n": self.n, "seed": self.seed, "epoch": epoch, "position": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -21,6 +21,8 @@ from fastdata.errors import UsageError
 from fastdata.sampler import Index, Sampler
 from fastdata.samples import Samples
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 and later
+
 PLAIN = Policy(hsv_h=0, hsv_s=0, hsv_v=0, close_mosaic=1)
 EPOCHS = 3
 

@@ -15,6 +15,9 @@ from fastdata.errors import UsageError
 from fastdata.sampler import Index, Sampler
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 and later
+
+
 def epochs_of(ids: list[Index]) -> set[int]:
     """The epochs that ids are tagged with."""
     return {i.epoch for i in ids}

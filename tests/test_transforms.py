@@ -25,6 +25,8 @@ from fastdata.samples import Samples
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it looks for a newer version on the network when it is imported
 import albumentations as A
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 and later
+
 NONE = PRESETS["none"]
 
 
