@@ -129,8 +129,8 @@ class Sampler:
         """Return where the training is, for :meth:`load_state_dict` at any world size.
 
         Args:
-            taken: How many ids of the epoch that began last this rank has trained on. ``None``: all that were handed out, which is right
-                between epochs and without workers; workers fetch ahead.
+            taken: How many ids of the epoch that began last this rank has trained on. ``None``: all that were handed out, which
+                is right between epochs and without workers; workers fetch ahead.
         """
         taken = self._given if taken is None else taken
         epoch, position = self.epoch, self._began + taken * self.world_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -13,7 +14,6 @@ from torch.utils.data import BatchSampler, DataLoader
 from fastdata.augment.order import epoch_order
 from fastdata.errors import UsageError
 from fastdata.sampler import Index, Sampler
-
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 and later
 
@@ -27,7 +27,10 @@ def test_an_index_is_the_int_and_keeps_its_tag_through_a_pickle() -> None:
     """A worker's queue pickles ids; a trainer compares them with ints and looks things up by them."""
     index = Index(7, epoch=3, draw=2)
     again = pickle.loads(pickle.dumps(index))
-    assert index == 7 and again == 7 and hash(index) == hash(7) and ["x"] * 8 == [*"xxxxxxx", "x"] and isinstance(index, int)
+    assert isinstance(again, int)
+    assert index == again == 7
+    assert hash(again) == hash(7)
+    assert [*range(9)][again] == 7
     assert (again.epoch, again.draw, type(again)) == (3, 2, Index)
 
 
@@ -114,7 +117,7 @@ class Endless:
         self._queue: list[Index] = []
         self._ahead, self._n = ahead, len(sampler)
 
-    def __iter__(self):  # noqa: ANN204
+    def __iter__(self) -> Iterator[Index]:
         for _ in range(self._n):
             while len(self._queue) <= self._ahead:
                 self._queue += next(self._ids)
