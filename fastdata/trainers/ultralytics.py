@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from fastdata.errors import UsageError
 from fastdata.trainers import ultralytics_use as use
+from fastdata.trainers.ultralytics_options import check_extra
 from fastdata.trainers.ultralytics_stores import Choice, given_store
 from fastdata.trainers.ultralytics_use import Settings
 
@@ -139,6 +140,7 @@ def _settings(store: Any, splits: Any, policy: Any, threads: Any, on_bad: Any, c
     for name, value in (("splits", splits), ("policy", policy)):
         if value is not None and not isinstance(value, Mapping):
             raise UsageError(f"{name} must be a mapping, got {value!r}")
+    check_extra(policy or {})
     folder = None if cache is None else os.path.abspath(cache)
     choice = Choice(given_store(store), None if splits is None else dict(splits), folder)
     return Settings(choice, dict(policy or {}), threads, on_bad)

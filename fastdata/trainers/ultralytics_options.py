@@ -100,21 +100,30 @@ def check_keys(args: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
             )
 
 
-def policy_of(args: Mapping[str, Any], extra: Mapping[str, Any], *, rect: bool = False) -> Policy:
-    """Return what the trainer's arguments say about augmentation.
-
-    Args:
-        args: The trainer's arguments.
-        extra: Fields of ``Policy`` that those have no name for (:data:`EXTRA_POLICY`).
-        rect: Rectangular batches, which the trainer does not mix.
+def check_extra(extra: Mapping[str, Any]) -> None:
+    """Refuse what is given beside the trainer's arguments and is none of :data:`EXTRA_POLICY`, or out of range.
 
     Raises:
-        UsageError: A value is outside the range of ``Policy``.
+        UsageError: There is such a value.
     """
     wrong = sorted(extra.keys() - set(EXTRA_POLICY))
     if wrong:
         fix = "give it to the trainer" if wrong[0] in POLICY_KEYS else f"known are {', '.join(EXTRA_POLICY)}"
         raise UsageError(f"policy must hold fields that the trainer has no argument for, got {wrong[0]!r}; {fix}")
+    Policy(**extra)
+
+
+def policy_of(args: Mapping[str, Any], extra: Mapping[str, Any], *, rect: bool = False) -> Policy:
+    """Return what the trainer's arguments say about augmentation.
+
+    Args:
+        args: The trainer's arguments.
+        extra: Fields of ``Policy`` that those have no name for, see :func:`check_extra`.
+        rect: Rectangular batches, which the trainer does not mix.
+
+    Raises:
+        UsageError: A value is outside the range of ``Policy``.
+    """
     values = {key: args[key] for key in POLICY_KEYS}
     if isinstance(values["scale"], list):
         values["scale"] = tuple(values["scale"])

@@ -19,6 +19,7 @@ from fastdata.trainers.ultralytics_options import (
     NOTES,
     POLICY_KEYS,
     TRAINER_KEYS,
+    check_extra,
     check_keys,
     classes_of,
     fraction_of,
@@ -77,9 +78,9 @@ def test_every_field_of_the_policy_comes_from_a_key_or_can_be_given_beside_it() 
 def test_a_policy_key_given_beside_the_trainer_is_refused() -> None:
     """Two places for one number would let one of them lie."""
     with pytest.raises(UsageError, match=r"got 'mosaic'; give it to the trainer"):
-        policy_of(DEFAULTS, {"mosaic": 0.5})
+        check_extra({"mosaic": 0.5})
     with pytest.raises(UsageError, match=r"got 'mozaic'; known are hue"):
-        policy_of(DEFAULTS, {"mozaic": 0.5})
+        check_extra({"mozaic": 0.5})
 
 
 def test_rectangular_batches_are_not_mixed() -> None:

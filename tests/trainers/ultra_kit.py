@@ -65,7 +65,7 @@ def dataset(folder: Path, task: str, images: int = 10, size_hw: Any = ((48, 64),
 def store(data: Path, out: Path, task: str, imgsz: int | None = 64, **more: Any) -> Path:
     """The store of a dataset."""
     source = SourceOptions(task=task)  # type: ignore[arg-type]
-    convert(data, out, ConvertOptions(source=source, imgsz=imgsz, workers=1, codec="raw", **more))
+    convert(data, out, ConvertOptions(source=source, kind="yolo", imgsz=imgsz, workers=1, codec="raw", **more))
     return out
 
 
