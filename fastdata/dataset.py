@@ -69,7 +69,7 @@ class YoloDataset:
     def __init__(self, store: Store | str | os.PathLike[str], **options: Any) -> None:
         self.samples = Samples(store, **options)
         self._shared = _Shared(len(self.samples))
-        self._settled = False
+        self._settled_in = 0
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -92,9 +92,9 @@ class YoloDataset:
         Raises:
             As :meth:`__getitem__`.
         """
-        if not self._settled:
+        if self._settled_in != os.getpid():  # and not "once": a worker that was forked has all that its parent had
             _take_one_thread()
-            self._settled = True
+            self._settled_in = os.getpid()
         tags = [self._tag(i) for i in ids]
         overlap = self.samples.overlap_mask
         drawn: dict[int, Sample] = {}

@@ -206,8 +206,9 @@ def test_a_dataset_can_be_copied(path: Path) -> None:
 
 
 def test_workers_take_one_thread(path: Path) -> None:
-    """Each would start as many as there are cores."""
+    """Each would start as many as there are cores; also when the parent has taken a sample before."""
     ds = dataset(path)
+    ds[Index(0, 0)]
 
     def threads(samples: Any) -> tuple[int, int]:
         import cv2
