@@ -53,7 +53,6 @@ def corners_to_xywhr(corners: F64) -> F64:
     longer = np.where(is_upright[:, None], np.stack([-u[:, 1], u[:, 0]], axis=1), u)
     angle = (np.arctan2(longer[:, 1], longer[:, 0]) + math.pi / 4) % math.pi - math.pi / 4
     angle = np.where(angle >= 0.75 * math.pi, angle - math.pi, angle)  # the remainder of a hair below 0 is rounded to pi
-    angle[size[:, 0] + size[:, 1] == 0] = 0.0
     centre = origin + _placed(middle, u)
     return np.concatenate([centre, size.max(axis=1)[:, None], size.min(axis=1)[:, None], angle[:, None]], axis=1)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shape_kit import F64, FRAME, H, W, frames, similarity, trainers_matrix
 
 from fastdata import boxes
-from fastdata.augment import oriented
+from fastdata.augment import oriented, outline
 
 QUARTER = math.pi / 4
 ANGLES = st.floats(-QUARTER, 3 * QUARTER, exclude_max=True)
@@ -143,19 +143,28 @@ def test_outside_nothing_is_left() -> None:
     assert oriented.corners_to_xywhr(np.zeros((0, 4, 2))).shape == (0, 5)
 
 
-def test_a_box_half_behind_the_camera_is_cut_before_it_is_fitted() -> None:
-    """All five corners that are left count: the box fills the frame's height where it runs off to infinity."""
-    lens = np.array([[1.0, 0, 0], [0, 1, 0], [0.01, 0, 1]])
-    quad = np.array([[[-120.0, -9], [20, 2], [20, 12], [-120, 50]]])
-    quads, xyxy = warp(quad, lens)
-    assert np.isfinite(quads).all()
-    assert xyxy[0, [0, 2]].tolist() == pytest.approx([0, 20 / 1.2])
-    edge = boxes.clip_polygon(np.array([[20 / 1.2, 2 / 1.2], [20 / 1.2, 12 / 1.2], [-1e5, 1e5], [-1e5, -1e5]]), (H, W))
-    assert xyxy[0, 1] >= 0
-    assert xyxy[0, 3] <= boxes.bounds(edge)[3] + 1e-9
-    alone = oriented.warp_corners(quad, lens[None], np.zeros(1, np.int64), frames(1))
-    both = oriented.warp_corners(np.concatenate([quad, corners(20, 28, 9, 4, 1)]), lens[None], np.zeros(2, np.int64), frames(2))
-    assert both[0][0].tobytes() == alone[0][0].tobytes()
+def test_a_box_partly_behind_the_camera_is_cut_before_it_is_fitted() -> None:
+    """With one, two or three corners behind: the extent is that of the outline, the rectangle holds it, and both are finite."""
+    lens = np.array([[1.0, 0, 0], [0, 1, 0], [0.05, 0.01, 1]])
+    rng = np.random.default_rng(5)
+    quads = oriented.xywhr_to_corners(
+        np.column_stack(
+            [rng.uniform(-60, 40, (400, 2)), rng.uniform(40, 90, 400), rng.uniform(20, 80, 400), rng.uniform(-0.7, 2, 400)]
+        )
+    )
+    behind = (quads @ lens[2, :2] + 1 < outline.NEAR).sum(axis=1)
+    corners_px, xyxy = warp(quads, lens)
+    rings = outline.warp_rings(quads.reshape(-1, 2), 4 * np.arange(401), lens[None], np.zeros(400, np.int64))
+    points, offsets = outline.clip_rings(*rings, frames(400))
+    is_seen = np.diff(offsets) > 0
+    assert min(np.bincount(behind[is_seen])[:4]) > 5
+    assert np.array_equal(xyxy.any(axis=1), is_seen)
+    assert np.abs(xyxy - outline.ring_bounds(points, offsets))[is_seen].max() < 1e-6
+    for i in np.flatnonzero(is_seen):
+        seen = points[offsets[i] : offsets[i + 1]]
+        (fit,) = oriented.corners_to_xywhr(corners_px[i : i + 1])
+        u = np.array([math.cos(fit[4]), math.sin(fit[4])])
+        assert (np.abs((seen - fit[:2]) @ np.stack([u, [-u[1], u[0]]]).T) <= fit[2:4] / 2 + 1e-5).all()
 
 
 def test_a_shape_with_a_dent_stands_for_its_smallest_rectangle() -> None:
