@@ -304,7 +304,7 @@ def show(
         typer.Option(help="Show the very batch of this number, from 0, of the epoch instead of --ids.", rich_help_panel=SAMPLES),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images a batch and rank; 16 by default.", rich_help_panel=SAMPLES)
+        int | None, typer.Option(help="Images a batch and rank; 16 by default, to be given with --run.", rich_help_panel=SAMPLES)
     ] = None,
     world_size: Annotated[int | None, typer.Option(help="Ranks of the training; 1 by default.", rich_help_panel=SAMPLES)] = None,
     rank: Annotated[int | None, typer.Option(help="Whose batch; 0 by default.", rich_help_panel=SAMPLES)] = None,
@@ -345,6 +345,8 @@ def _show_samples(
         _refuse({name: place.get(name) for name in ("batch_size", "world_size", "rank")}, "come with --batch")
     if run is not None:
         _refuse(settings | {"split": split}, "be left to --run, which says it")
+        if "batch" in place and "batch_size" not in place:
+            raise UsageError("--batch-size must be given with --batch and --run, got none: a run may go on with another one")
 
     import warnings
 

@@ -151,6 +151,7 @@ def test_export_writes_what_convert_reads(store: Path, tmp_path: Path) -> None:
         (["show", "s.lmdb", "x.png", "--augment", "--rank", "1"], 2, "--rank must come with --batch, got 1"),
         (["show", "s.lmdb", "x.png", "--run", "r", "--imgsz", "64"], 2, "--imgsz must be left to --run, which says it, got 64"),
         (["show", "s.lmdb", "x.png", "--run", "r", "--split", "val"], 2, "--split must be left to --run"),
+        (["show", "s.lmdb", "x.png", "--run", "r", "--batch", "1"], 2, "--batch-size must be given with --batch and --run"),
         (["show", "s.lmdb", "x.png", "--run", "no-run.json"], 1, "no-run.json"),
         (["show", "s.lmdb", "x.png", "--augment", "--policy", "strong"], 2, "'strong' is not one of"),
         (["nonsense"], 2, "No such command"),
