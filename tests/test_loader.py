@@ -97,8 +97,10 @@ def test_a_set_that_is_shuffled_is_trained_on_even_without_augmentation() -> Non
 
 
 def test_a_set_that_is_augmented_may_come_in_order() -> None:
-    """As when pictures are sorted by shape."""
+    """As when pictures are sorted by shape, where it is the default."""
     assert ids_of(loader_of(Pictures(5), 2, shuffle=False)) == [[0, 1], [2, 3], [4]]
+    shaped = Pictures(5, shapes_hw=[(4, 8), (8, 4), (2, 2)], batch_size=2)
+    assert ids_of(loader_of(shaped, 2)) == [[0, 1], [2, 3], [4]]
 
 
 def test_batches_of_several_shapes() -> None:
@@ -161,7 +163,7 @@ def test_what_validation_and_several_shapes_ask_for() -> None:
     shaped: dict[str, Any] = {"shapes_hw": [(4, 8), (8, 4)], "batch_size": 4}
     with pytest.raises(UsageError, match="batch_size must be that of the samples"):
         loader_of(Pictures(8, augment=False, **shaped), 2)
-    for augment, options in ((True, {}), (False, {"shuffle": True}), (True, {"shuffle": False, "world_size": 2})):
+    for augment, options in ((True, {"shuffle": True}), (False, {"shuffle": True}), (True, {"shuffle": False, "world_size": 2})):
         with pytest.raises(UsageError, match=r"must come in order.*set shuffle=False or rect=False"):
             loader_of(Pictures(8, augment=augment, **shaped), 4, **options)
 

@@ -19,8 +19,6 @@ from fastdata.errors import StoreError, UsageError
 from fastdata.loader import Loader
 from fastdata.samples import Samples
 
-pytestmark = pytest.mark.timeout(60)
-
 SETTINGS: dict[str, Any] = {"imgsz": 64, "seed": 5, "epochs": 4, "policy": Policy(mixup=0.5, degrees=5.0, close_mosaic=2)}
 
 
@@ -69,6 +67,16 @@ def test_a_sample_is_the_same_whatever_batch_and_rank_it_comes_in(path: Path) ->
         found = seen(batch_size, world_size)
         assert len(found) == 11 // world_size * world_size
         assert found == {file: want[file] for file in found}
+
+
+@pytest.mark.parametrize("options", [{}, {"augment": False}, {"augment": False, "rect": True}, {"rect": True}])
+def test_a_torch_loader_over_the_dataset_gives_the_same_batches(options: dict[str, Any], path: Path) -> None:
+    """Whoever goes over from one to the other goes on with the same run."""
+    dataset = fastdata.YoloDataset(opened(path), batch_size=4, **SETTINGS, **options)
+    other = torch.utils.data.DataLoader(dataset, 4, sampler=dataset.sampler(), collate_fn=dataset.collate_fn)  # type: ignore[arg-type]
+    loader = Loader(opened(path), 4, threads=2, **SETTINGS, **options)
+    for _ in range(2):
+        assert list(map(digest, loader)) == list(map(digest, other))
 
 
 def test_validation_batches_of_several_shapes(path: Path) -> None:
