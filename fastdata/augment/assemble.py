@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment import affine, mix, oriented, outline, ragged
+from fastdata.augment.canvas import View, on_canvas
 from fastdata.augment.draws import BASE, CUTMIX, Draws
 from fastdata.augment.keep import SHARE_BOX, SHARE_OUTLINE, is_kept
 from fastdata.augment.layers import Layers, Stamps, plain_layers, stacked
 from fastdata.augment.layout import Tiles, place
-from fastdata.augment.objects import Objects, merged, on_canvas, warped
+from fastdata.augment.objects import Objects, merged, warped
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import Labels, Recipe
 from fastdata.catalog import Catalog
@@ -68,9 +69,10 @@ def assemble(
         shear_deg=draws.shear_deg,
         translate=draws.translate,
     )
-    objects = on_canvas(catalog, tiles, task, classes)
+    can_paste = policy.copy_paste > 0 and task != "pose"
+    objects = on_canvas(catalog, tiles, View(matrix, out_hw, can_paste | (draws.role >= CUTMIX)), task, classes)
+    can_paste &= bool(objects.has_outline.any())
     stamps = None
-    can_paste = policy.copy_paste > 0 and task != "pose" and objects.has_outline.any()
     if can_paste and policy.copy_paste_mode == "flip":
         copies = mix.pasted(mix.mirrored(objects, tiles.canvas_wh), objects, policy.copy_paste)
         objects = merged(objects, copies)
@@ -100,7 +102,7 @@ def kept(objects: Objects, matrix: F64, scale: F64, out_hw: tuple[int, int], pol
     """Warp objects and keep those that are worth a label; (S,) scales and (S, 3, 3) matrices of scenes."""
     after = warped(objects, matrix, out_hw, task)
     share: F64 | float = SHARE_BOX if policy.min_area_share is None else policy.min_area_share
-    if policy.min_area_share is None and len(objects.points):
+    if policy.min_area_share is None and objects.has_outline.any():
         has_outline = np.zeros(len(matrix), np.bool_)
         has_outline[objects.scene[objects.has_outline]] = True
         share = np.where(has_outline, SHARE_OUTLINE, SHARE_BOX)[objects.scene]

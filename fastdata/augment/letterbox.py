@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.assemble import written
+from fastdata.augment.canvas import View, on_canvas
 from fastdata.augment.draws import plain
 from fastdata.augment.layers import plain_layers
 from fastdata.augment.layout import place
-from fastdata.augment.objects import Objects, on_canvas
+from fastdata.augment.objects import Objects
 from fastdata.augment.policy import PRESETS
 from fastdata.augment.recipe import TASKS, Recipe
 from fastdata.catalog import Catalog
@@ -74,7 +75,8 @@ def letterbox(
     matrix[:, [1, 0], [1, 0]] = small_hw / tile_hw
     matrix[:, 2, 2] = 1.0
     matrix[:, :2, 2] = pad_xy
-    objects = _moved(on_canvas(catalog, tiles, task, classes), ratio, pad_xy, out_hw, task)
+    view = View(matrix, out_hw, np.zeros(len(draws), np.bool_))
+    objects = _moved(on_canvas(catalog, tiles, view, task, classes), ratio, pad_xy, out_hw, task)
     slot = np.arange(len(draws))
     layers = plain_layers(matrix, slot, out_hw)
     recipe = written(draws, catalog, PRESETS["none"], tiles, layers, objects, slot, out_hw, task, single_cls)

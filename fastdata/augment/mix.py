@@ -27,11 +27,9 @@ def mirrored(objects: Objects, canvas_wh: I64) -> Objects:
     of = objects.point_owner
     points = objects.points.copy()
     points[:, 0] = width[of, 0] - points[:, 0]
-
-    def moved(xyxy: F64) -> F64:
-        return np.concatenate([width - xyxy[:, 2:3], xyxy[:, 1:2], width - xyxy[:, 0:1], xyxy[:, 3:4]], axis=1)
-
-    return replace(objects, xyxy=moved(objects.xyxy), bound_xyxy=moved(objects.bound_xyxy), points=points)
+    x0, y0, x1, y1 = np.split(objects.xyxy, 4, axis=1)
+    xyxy = np.concatenate([width - x1, y0, width - x0, y1], axis=1)
+    return replace(objects, xyxy=xyxy, points=points)
 
 
 def pasted(candidates: Objects, existing: Objects, share: float) -> Objects:
@@ -106,18 +104,16 @@ def cut(objects: Objects, rects: F64, task: str) -> Objects:
         return objects
     if task == "obb":
         corners, xyxy = oriented.clip_corners(objects.points.reshape(-1, 4, 2), rects)
-        objects = replace(objects, xyxy=xyxy, bound_xyxy=xyxy, points=corners.reshape(-1, 2))
+        objects = replace(objects, xyxy=xyxy, points=corners.reshape(-1, 2))
         return objects.take(xyxy[:, 2] > xyxy[:, 0])
     xyxy = outline.clip_boxes(objects.xyxy, rects)
     points, point_offsets = objects.points, objects.point_offsets
     if len(points):
         points, point_offsets = outline.clip_rings(points, point_offsets, rects[ragged.owners(objects.ring_offsets)])
         seen = outline.object_boxes(points, point_offsets, objects.ring_offsets, rects, objects.kind == MASK)
-        xyxy = np.where(objects.has_outline[:, None], seen, xyxy)
+        xyxy = np.where(objects.has_rings[:, None], seen, xyxy)
     keypoints = seen_keypoints(objects.keypoints, rects) if objects.keypoints.shape[1] else objects.keypoints
-    objects = replace(
-        objects, xyxy=xyxy, bound_xyxy=xyxy, points=points, point_offsets=point_offsets, keypoints=keypoints
-    )
+    objects = replace(objects, xyxy=xyxy, points=points, point_offsets=point_offsets, keypoints=keypoints)
     return objects.take((xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1]))
 
 

@@ -385,7 +385,7 @@ def test_an_oriented_box_is_turned_with_its_picture_and_not_by_a_border(flip: bo
 
 def test_an_oriented_box_may_leave_its_picture_but_not_the_canvas_of_a_mosaic() -> None:
     """Its corners lie outside the picture in the store too; training and validation see the same box."""
-    over = Thing(0, (30, 10, 40, 30), parts=[quad(40, 20, 20, 10, 0)], kind=OBB)
+    over = Thing(0, (30, 15, 40, 25), parts=[quad(40, 20, 20, 10, 0)], kind=OBB)
     above = Thing(1, (10, 0, 20, 10), parts=[quad(15, 4, 10, 12, 0)], kind=OBB)
     catalog = catalog_of([(40, 40)] * 4, [[over, above], [], [], []])
     draws = draws_of({BASE: [0, 1, 2, 3]}, centre_yx=np.array([[40, 40]]))

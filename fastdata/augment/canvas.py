@@ -1,0 +1,177 @@
+"""From the catalog onto canvases: which objects a batch has, and where.
+
+On the canvas an object is cut to the part of its tile that is seen, so a label never reaches into a neighbour's picture. Oriented
+boxes are the exception: the trainers cut them at a mosaic's canvas only, because their corners may lie outside their own picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment import oriented, outline, ragged
+from fastdata.augment.layout import Tiles
+from fastdata.augment.objects import Objects, is_whole, mapped_boxes, seen_keypoints
+from fastdata.boxes import min_area_rectangle
+from fastdata.catalog import Catalog
+from fastdata.labels import BOX, CROWD, MASK, POLYGON
+
+U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+FAR_PX = 1e9
+"""A border that nothing reaches."""
+
+ROUNDING_PX = 1e-6
+"""Less than this is no cut: a box that ends with its picture may be rounded over the border."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the output will show, so that outlines are fetched only where they matter: points are most of a catalog's bytes."""
+
+    matrix: F64
+    """(S, 3, 3) canvas to output."""
+    out_hw: tuple[int, int]
+    wants_all: Bool
+    """(S,) whether every outline of a scene is wanted, because something else will cut or copy it."""
+
+
+def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Collection[int] | None) -> Objects:
+    """Return the objects of all tiles on their canvases, in the order of the tiles.
+
+    Crowds are left out, and with ``classes`` all others than these.
+    """
+    first = catalog.inst_offsets[tiles.entry]
+    last = catalog.inst_offsets[tiles.entry + 1]
+    tile, instance = np.repeat(np.arange(len(first)), last - first), ragged.ranges(first, last)
+    is_used = catalog.flags[instance] & CROWD == 0
+    if classes is not None:
+        is_used &= np.isin(catalog.cls[instance], np.array(sorted(classes), np.int64))
+    if not is_used.all():
+        tile, instance = tile[is_used], instance[is_used]
+
+    n = len(instance)
+    gain, origin = tiles.gain_xy[tile], tiles.origin_xy[tile]
+    raw = catalog.xyxy_px[instance] * gain[:, [0, 1, 0, 1]] + origin[:, [0, 1, 0, 1]]
+    rect = tiles.visible_xyxy[tile].astype(np.float64)
+    xyxy = np.minimum(np.maximum(raw, rect[:, [0, 1, 0, 1]]), rect[:, [2, 3, 2, 3]])
+    keypoints = np.zeros((n, 0, 3))
+    if task == "pose" and catalog.keypoints is not None:
+        keypoints = catalog.keypoints_px[instance].astype(np.float64)
+        lower, size = origin[:, None], tiles.size_hw[tile, None, ::-1]
+        # a point on the picture's border may be rounded over it
+        keypoints[:, :, :2] = np.clip(keypoints[:, :, :2] * gain[:, None] + lower, lower, lower + size)
+        keypoints = seen_keypoints(keypoints, rect)
+    found = Objects(
+        scene=tiles.scene[tile],
+        instance=instance,
+        cls=catalog.cls[instance],
+        kind=catalog.kind[instance],
+        xyxy=xyxy,
+        has_outline=np.zeros(n, np.bool_),
+        is_cut=np.abs(xyxy - raw).max(axis=1, initial=0.0) > ROUNDING_PX,
+        ring_offsets=np.zeros(n + 1, np.int64),
+        point_offsets=np.zeros(1, np.int64),
+        points=np.zeros((0, 2)),
+        keypoints=keypoints,
+    )
+    if task == "obb":
+        found = _oriented(catalog, tiles, tile, gain, origin, found, raw)
+    elif catalog.counts.parts or task == "segment":
+        found = _outlined(catalog, view, task, gain, origin, rect, found)
+    is_left = (found.xyxy[:, 2] > found.xyxy[:, 0]) & (found.xyxy[:, 3] > found.xyxy[:, 1])
+    return found if is_left.all() else found.take(is_left)
+
+def _outlined(catalog: Catalog, view: View, task: str, gain: F64, origin: I64, rect: F64, found: Objects) -> Objects:
+    """Give objects their rings where the view needs them, cut to the visible part of the tile; no box where no ring is left."""
+    has_outline: Bool = catalog.part_offsets[found.instance + 1] > catalog.part_offsets[found.instance]
+    if task == "segment":
+        has_outline |= found.kind == BOX  # its rectangle
+    mapped = mapped_boxes(found.xyxy, view.matrix, found.scene)
+    is_seen = (mapped[:, 2] > 0) & (mapped[:, 3] > 0) & (mapped[:, 0] < view.out_hw[1]) & (mapped[:, 1] < view.out_hw[0])
+    if task != "segment":
+        is_seen &= ~is_whole(found.is_cut, mapped, view.matrix, found.scene, view.out_hw)
+    rows = np.flatnonzero(has_outline & (is_seen | view.wants_all[found.scene]))
+    instance, kind = found.instance[rows], found.kind[rows]
+    counts, point_offsets, points = _rings(catalog, instance, kind, found.xyxy[rows], gain[rows], origin[rows])
+    ring_counts = np.zeros(len(found), np.int64)
+    ring_counts[rows] = counts
+    ring_offsets = ragged.offsets_of(ring_counts)
+    points, point_offsets = outline.clip_rings(points, point_offsets, rect[ragged.owners(ring_offsets)])
+    ends = point_offsets[ring_offsets]
+    is_gone = (ring_counts > 0) & (ends[1:] == ends[:-1])
+    xyxy = np.where(is_gone[:, None], 0.0, found.xyxy)
+    return replace(
+        found, xyxy=xyxy, has_outline=has_outline, ring_offsets=ring_offsets, point_offsets=point_offsets, points=points
+    )
+
+
+def _rings(catalog: Catalog, instance: I64, kind: U8, xyxy: F64, gain: F64, origin: I64) -> tuple[I64, I64, F64]:
+    """Return how many rings each of n objects has, and all points with their offsets; a box has its four corners."""
+    elements, ring_offsets, point_offsets = ragged.gather_nested(instance, catalog.part_offsets, catalog.point_offsets)
+    of = ragged.owners(ring_offsets)[ragged.owners(point_offsets)]
+    points = catalog.points_px[elements] * gain[of] + origin[of]
+    boxes = np.flatnonzero(kind == BOX)
+    if not len(boxes):
+        return ring_offsets[1:] - ring_offsets[:-1], point_offsets, points
+    n, steps = len(instance), np.arange(1, len(boxes) + 1)
+    outer = np.concatenate([ring_offsets, ring_offsets[-1] + steps])
+    inner = np.concatenate([point_offsets, point_offsets[-1] + 4 * steps])
+    rows = np.arange(n)
+    rows[boxes] = n + np.arange(len(boxes))
+    corners = outline.corners_of(xyxy[boxes]).reshape(-1, 2)
+    elements, ring_offsets, point_offsets = ragged.gather_nested(rows, outer, inner)
+    return ring_offsets[1:] - ring_offsets[:-1], point_offsets, np.concatenate([points, corners])[elements]
+
+
+def _oriented(catalog: Catalog, tiles: Tiles, tile: I64, gain: F64, origin: I64, found: Objects, raw: F64) -> Objects:
+    """Return objects as oriented boxes: one ring of four corners each."""
+    n = len(found)
+    counts, point_offsets, points = _rings(catalog, found.instance, found.kind, raw, gain, origin)
+    ends = point_offsets[ragged.offsets_of(counts)]
+    first, last = ends[:-1], ends[1:]
+    is_quad = (last - first == 4) & (found.kind != POLYGON) & (found.kind != MASK)
+    corners = np.zeros((n, 4, 2))
+    corners[is_quad] = points[first[is_quad, None] + np.arange(4)]
+    for i in np.flatnonzero(~is_quad).tolist():  # an outline in a set of oriented boxes: rare
+        corners[i] = min_area_rectangle(_hull(points[first[i] : last[i]]))
+    corners, xyxy = oriented.clip_corners(corners, _canvas_rects(tiles, tile))
+    return replace(
+        found,
+        xyxy=xyxy,
+        has_outline=np.ones(n, np.bool_),
+        ring_offsets=np.arange(n + 1),
+        point_offsets=4 * np.arange(n + 1),
+        points=corners.reshape(-1, 2),
+    )
+
+
+def _hull(points: F64) -> F64:
+    """Return the corners of the convex hull of (v, 2) points (Andrew's monotone chain, 1979)."""
+    ordered = sorted({(float(x), float(y)) for x, y in points})
+    sides: list[list[tuple[float, float]]] = []
+    for walk in (ordered, ordered[::-1]):
+        side: list[tuple[float, float]] = []
+        for x, y in walk:
+            while len(side) > 1:
+                (ax, ay), (bx, by) = side[-2:]
+                if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
+                    break
+                side.pop()
+            side.append((x, y))
+        sides.append(side[:-1] if len(side) > 1 else side)
+    return np.array(sides[0] + sides[1])
+
+
+def _canvas_rects(tiles: Tiles, tile: I64) -> F64:
+    """(n, 4) canvas of a mosaic; no border for a single picture."""
+    scene = tiles.scene[tile]
+    is_single = np.diff(tiles.offsets)[scene] == 1
+    rects = np.concatenate([np.zeros((len(tile), 2)), tiles.canvas_wh[scene]], axis=1)
+    return np.where(is_single[:, None], (-FAR_PX, -FAR_PX, FAR_PX, FAR_PX), rects)
