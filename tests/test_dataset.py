@@ -205,6 +205,16 @@ def test_a_dataset_can_be_copied(path: Path) -> None:
         assert kit.digest(other[0]) == kit.digest(ds[Index(0, 0)]) != kit.digest(ds[0])
 
 
+def test_a_worker_is_sent_neither_pixels_nor_labels(path: Path) -> None:
+    """What crosses to it is the store's path, the settings and a few bytes per picture, also after everything was used."""
+    ds = dataset(path)
+    fresh = len(pickle.dumps(ds))
+    for i in range(8):
+        ds[Index(i, 0)]
+    assert len(ds.labels) == len(ds.im_files) == 8
+    assert len(pickle.dumps(ds)) <= fresh < 3000
+
+
 def test_workers_take_one_thread(path: Path) -> None:
     """Each would start as many as there are cores; also when the parent has taken a sample before."""
     ds = dataset(path)
