@@ -212,7 +212,7 @@ def test_a_worker_is_sent_neither_pixels_nor_labels(path: Path) -> None:
     for i in range(8):
         ds[Index(i, 0)]
     assert len(ds.labels) == len(ds.im_files) == 8
-    assert len(pickle.dumps(ds)) <= fresh < 3000
+    assert len(pickle.dumps(ds)) < fresh + 16 < 3000
 
 
 def test_workers_take_one_thread(path: Path) -> None:
