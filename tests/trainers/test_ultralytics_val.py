@@ -184,7 +184,7 @@ def test_json_and_text_results_are_written_as_from_the_files(trained: tuple[Path
     weights, data, out = trained
     found = []
     for name, validator in (("a", DetectionValidator), ("b", accelerate_validator(DetectionValidator, out))):
-        score(weights, validator, data, tmp_path / name, save_json=True, save_txt=True, conf=0.2)
+        score(weights, validator, data, tmp_path / name, save_json=True, save_txt=True, conf=0.01)
         rows = json.loads((tmp_path / name / "run/predictions.json").read_text())
         texts = {path.name: path.read_text() for path in sorted((tmp_path / name / "run/labels").iterdir())}
         found.append((rows, texts))
