@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import rng
-from fastdata.augment.order import EpochOrder
+from fastdata.augment.partners import Pool, picked, without_bad
 from fastdata.augment.policy import Policy
 from fastdata.augment.ragged import offsets_of, owners
 from fastdata.errors import UsageError
@@ -37,9 +37,6 @@ U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
-Pool = range | I64
-"""Ascending entry numbers."""
-
 BASE, BASE_PASTE, MIXUP, MIXUP_PASTE, CUTMIX, CUTMIX_PASTE = range(6)
 """Roles of a scene. An odd one lends objects to the scene of the role before it."""
 ROLES = 6
@@ -226,10 +223,10 @@ def draw(
         if policy.mosaic > 0:
             others = numbers("partner", (TILES - 1) * roles).reshape(n, roles, TILES - 1)
             u = np.where(place == 0, u, others[tile_slot, tile_role, place - 1])
-        tile_entry[is_picked] = _picked(u[is_picked], entry, tile_slot[is_picked], policy, seed, epoch, pool)
+        tile_entry[is_picked] = picked(u[is_picked], entry, tile_slot[is_picked], policy.window, seed, epoch, pool)
     if len(bad):
-        pick = TILES * tile_role + place
-        tile_entry = _without(bad, tile_entry, pick, tile_slot, rng.keys(seed, epoch, "substitute", entry, times), pool)
+        keys = rng.keys(seed, epoch, "substitute", entry, times)
+        tile_entry = without_bad(bad, tile_entry, TILES * tile_role + place, PICKS, keys[tile_slot], pool)
 
     return Draws(
         entry=tile_entry[(tile_role == BASE) & (place == 0)] if len(bad) else entry,
@@ -268,51 +265,3 @@ def _regions(u: F64, out_hw: tuple[int, int]) -> I64:
     half = (wh * side).astype(np.int64) // 2
     centre = rng.integers(tries[..., 1:], wh)
     return np.concatenate([np.clip(centre - half, 0, wh), np.clip(centre + half, 0, wh)], axis=-1)
-
-
-def _entries_at(pool: Pool, index: I64) -> I64:
-    if isinstance(pool, range):
-        return pool.start + pool.step * index
-    return np.asarray(pool, np.int64)[index]
-
-
-def _picked(u: F64, entry: I64, slot: I64, policy: Policy, seed: int, epoch: int, pool: Pool) -> I64:
-    """Return the entries that (k,) numbers pick, for the sample of each."""
-    if policy.window is None:
-        return _entries_at(pool, rng.integers(u, len(pool)))
-    # At the beginning of an epoch there are not W pictures before a sample. Its window is then the first W of the order: they
-    # are about to be read anyway, and a window of one would show the first picture of an epoch four times in its own mosaic.
-    window = min(policy.window, len(pool))
-    order = EpochOrder(len(pool), seed, epoch)
-    first = np.maximum(order.position_of(_index_in(pool, entry)) - window + 1, 0)
-    return _entries_at(pool, order.at(first[slot] + rng.integers(u, window)))
-
-
-def _index_in(pool: Pool, entry: I64) -> I64:
-    if isinstance(pool, range):
-        index = (entry - pool.start) // pool.step
-    else:
-        index = np.searchsorted(pool, entry).astype(np.int64)
-    index = np.clip(index, 0, len(pool) - 1)
-    strange = entry[_entries_at(pool, index) != entry]
-    if len(strange):
-        raise UsageError(
-            f"an entry must be in the pool when partners are a window of the order, got {strange[0]}; use partners='uniform'"
-        )
-    return index
-
-
-def _without(bad: Collection[int] | I64, tile_entry: I64, pick: I64, slot: I64, keys: npt.NDArray[np.uint64], pool: Pool) -> I64:
-    """Draw each bad tile again, from the whole pool, until it is good."""
-    bad = np.fromiter(bad, np.int64, len(bad))
-    out = tile_entry.copy()
-    todo = np.flatnonzero(np.isin(out, bad))
-    if len(todo) and np.isin(_entries_at(pool, np.arange(len(pool))), bad).all():
-        raise UsageError(f"pool must have an entry that can be used, got {len(pool)} that are all bad")
-    attempt = 0
-    while len(todo):
-        u = rng.uniforms(keys[slot[todo]], PICKS, PICKS * attempt)[np.arange(len(todo)), pick[todo]]
-        out[todo] = _entries_at(pool, rng.integers(u, len(pool)))
-        todo = todo[np.isin(out[todo], bad)]
-        attempt += 1
-    return out

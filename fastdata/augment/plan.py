@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.assemble import assemble
-from fastdata.augment.draws import Pool, draw
+from fastdata.augment.draws import draw
+from fastdata.augment.partners import Pool
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import TASKS, Recipe
 from fastdata.catalog import Catalog

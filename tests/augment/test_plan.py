@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from label_kit import Thing
-from plan_kit import FLIP_IDX, PLAIN, catalog_of, complaints, draws_of, fixed, policies, random_catalog
+from plan_kit import FLIP_IDX, PLAIN, catalog_of, complaints, fixed, policies, random_catalog
 
 from fastdata.augment.assemble import assemble
-from fastdata.augment.draws import BASE, draw
+from fastdata.augment.draws import draw
 from fastdata.augment.plan import plan
 from fastdata.augment.policy import Policy, preset
 from fastdata.augment.recipe import TASKS, Recipe, differences
@@ -154,21 +152,6 @@ def test_nothing_happens_at_probability_nought(task: str) -> None:
             np.testing.assert_allclose(found.labels.xyxy_px[first:last], stored, atol=1e-4)
 
 
-def test_labels_of_a_mosaic_lie_where_its_tiles_do() -> None:
-    """The numbers of case geo-mosaic-corners: four tiles of 40 around (50, 30), one object cut away whole."""
-    things = [
-        [Thing(0, (20, 15, 40, 35)), Thing(1, (0, 0, 12, 8))],
-        [Thing(0, (5, 10, 25, 20)), Thing(1, (32, 20, 40, 30))],
-        [Thing(1, (4, 10, 20, 36))],
-        [Thing(0, (20, 20, 40, 40))],
-    ]
-    draws = draws_of({BASE: [0, 1, 2, 3]}, centre_yx=np.array([[30, 50]]))
-    found = assemble(draws, catalog_of([(40, 40)] * 4, things), PLAIN, imgsz=40, out_hw=(80, 80))
-    assert found.labels.cls.tolist() == [0, 0, 1, 0]
-    assert found.labels.xyxy_px.tolist() == [[30, 5, 50, 25], [55, 0, 75, 10], [14, 40, 30, 66], [70, 50, 80, 70]]
-    assert found.labels.instance.tolist() == [0, 2, 4, 5]
-
-
 def test_mosaic_closes_in_the_last_epochs_and_stays_open_when_their_number_is_unknown() -> None:
     """As a function of the epoch: nothing is switched, so nothing can be switched too late."""
     catalog, policy = random_catalog(1), Policy(mixup=1.0, close_mosaic=2)
@@ -194,14 +177,6 @@ def test_rectangular_training_mixes_nothing_and_centres_one_picture() -> None:
     np.testing.assert_array_equal(found.matrix[first, :2, 2], np.stack([(32 - w) / 2, (96 - h) / 2], 1))
 
 
-def test_hue_is_added_or_multiplied_as_the_policy_says() -> None:
-    """A gain g is g turns, or a factor 1 + g; saturation and value are always factors."""
-    draws = draws_of({BASE: [0]}, hsv=np.array([[0.01, -0.5, 0.25]]))
-    add, multiply = (assemble(draws, catalog_of([(8, 8)]), fixed(PLAIN, hue=hue), imgsz=8).gains for hue in ("add", "multiply"))
-    np.testing.assert_array_equal(add, np.float32([[0.01, 1, 0.5, 1.25]]))
-    np.testing.assert_array_equal(multiply, np.float32([[0, 1.01, 0.5, 1.25]]))
-
-
 def test_gain_and_entry_are_those_of_the_first_tile() -> None:
     """Also when a bad picture has been replaced."""
     catalog = random_catalog(4)
@@ -212,15 +187,6 @@ def test_gain_and_entry_are_those_of_the_first_tile() -> None:
     is_whole = (catalog.entry_rect[found.entry, 2:] == catalog.rec_hw[found.entry, ::-1]).all(axis=1)
     original = catalog.entry_original_hw[found.entry]
     np.testing.assert_array_equal(found.gain_hw[is_whole], (found.size_hw[first] / original)[is_whole])
-
-
-def test_labels_and_pixels_of_a_view_are_those_of_its_rectangle() -> None:
-    """A tile of a large picture: its labels count from its own corner."""
-    catalog = catalog_of([(100, 200)], [[Thing(0, (10, 5, 30, 25))]], rects=[(40, 20, 120, 60)])
-    found = assemble(draws_of({BASE: [0]}), catalog, PLAIN, imgsz=160, out_hw=(80, 160))
-    assert found.source_xyxy.tolist() == [[40, 20, 120, 60]]
-    assert found.size_hw.tolist() == [[80, 160]]
-    assert found.labels.xyxy_px.tolist() == [[20, 10, 60, 50]]
 
 
 def test_the_columns_of_a_catalog_stay_as_they_are() -> None:
@@ -283,116 +249,6 @@ def test_arguments_that_break_a_rule_are_named(change: dict[str, Any], why: str)
     options = {"entries": [0]} | ONE | change
     with pytest.raises(UsageError, match=why):
         plan(options.pop("entries"), random_catalog(0), Policy(), **options)
-
-
-ALL_SHAPES = fixed(Policy(), min_side_px=0, max_aspect=1e9)
-
-
-def share_kept(things: list[Thing], policy: Policy = ALL_SHAPES) -> list[int]:
-    """Classes of the objects that stay when the view moves 44 of 64 pixels to the right."""
-    draws = draws_of({BASE: [0]}, translate=np.array([[0.5 - 44 / 64, 0.5]]))
-    return assemble(draws, catalog_of([(64, 64)], [things]), policy, imgsz=64).labels.cls.tolist()
-
-
-def test_a_tenth_must_be_left_of_a_box_and_a_hundredth_in_a_picture_with_outlines() -> None:
-    """Unless the policy says another share. Strictly more, as in the trainers."""
-    things = [Thing(0, (0, 8, 48.5, 28)), Thing(1, (0, 34, 49, 54)), Thing(2, (4, 34, 44.5, 54))]
-    assert share_kept(things) == [1]  # 0.093, 0.102 and 0.012 are left
-    outline = Thing(3, parts=[[[50, 2], [60, 2], [60, 9]]], kind=POLYGON)
-    assert share_kept([*things, outline]) == [0, 1, 2, 3]
-    assert share_kept([*things, outline], fixed(ALL_SHAPES, min_area_share=0.099)) == [1, 3]
-    assert share_kept([*things, outline], Policy(min_side_px=4.9)) == [1, 3]
-
-
-def outline_of_a_u(left: float, top: float, size: float) -> npt.NDArray[np.float64]:
-    """A U: two arms up, joined below."""
-    shape = [[0, 0], [0.2, 0], [0.2, 0.7], [0.8, 0.7], [0.8, 0], [1, 0], [1, 1], [0, 1]]
-    return np.array(shape) * size + (left, top)
-
-
-def test_an_outline_is_cut_where_the_canvas_cuts_its_picture() -> None:
-    """A U whose upper part lies above the canvas: its outline and its box end there."""
-    catalog = catalog_of([(40, 40)] * 4, [[Thing(0, parts=[outline_of_a_u(10, 0, 40)], kind=POLYGON)], [], [], []])
-    draws = draws_of({BASE: [0, 1, 2, 3]}, centre_yx=np.array([[30, 40]]))
-    found = assemble(draws, catalog, PLAIN, imgsz=40, out_hw=(80, 80), task="segment").labels
-    assert found.xyxy_px.tolist() == [[10, 0, 40, 30]]
-    assert found.rings(0)[0].min(axis=0).tolist() == [10, 0]
-
-
-def test_the_box_of_a_turned_outline_is_that_of_the_outline() -> None:
-    """A right triangle turned by 45 degrees; its four box corners would reach twice as far (ultralytics#23190)."""
-    catalog = catalog_of([(80, 80)], [[Thing(0, parts=[[[20, 20], [60, 20], [20, 60]]], kind=POLYGON)]])
-    draws = draws_of({BASE: [0]}, degrees=np.array([45.0]))
-    box = assemble(draws, catalog, PLAIN, imgsz=80).labels.xyxy_px[0]
-    a = 20 * math.sqrt(2)
-    np.testing.assert_allclose(box, [40 - a, 40 - a, 40, 40 + a], atol=1e-4)
-
-
-POSE = [[18, 6, 2], [10, 20, 2], [26, 20, 1]]
-
-
-def pose(**fields: Any) -> npt.NDArray[np.float32]:
-    """Keypoints of one object of a 40 x 60 picture."""
-    catalog = catalog_of([(40, 60)], [[Thing(0, (6, 4, 30, 24), keypoints=POSE)]], keypoints=Keypoints(3, flip_idx=FLIP_IDX))
-    return assemble(draws_of({BASE: [0]}, **fields), catalog, PLAIN, imgsz=60, out_hw=(40, 60), task="pose").labels.keypoints_px
-
-
-def test_a_mirror_exchanges_left_and_right_and_a_turn_upside_down_does_not() -> None:
-    """The numbers of case geo-flip-pose (ultralytics#21254)."""
-    yes = np.array([True])
-    assert pose(flip_lr=yes)[0].tolist() == [[42, 6, 2], [34, 20, 1], [50, 20, 2]]
-    assert pose(flip_ud=yes)[0].tolist() == [[18, 34, 2], [10, 20, 2], [26, 20, 1]]
-    assert pose(flip_lr=yes, flip_ud=yes)[0].tolist() == [[42, 34, 2], [34, 20, 1], [50, 20, 2]]
-
-
-def test_a_keypoint_outside_the_frame_is_not_visible_and_one_on_the_border_is() -> None:
-    """Visibility first (ultralytics#19920: such points became visible ones of the border)."""
-    assert pose(translate=np.array([[0.25, 0.5]]))[0].tolist() == [[3, 6, 2], [0, 0, 0], [11, 20, 1]]
-    assert pose(translate=np.array([[0.5, 0.0]]))[0].tolist() == [[0, 0, 0], [10, 0, 2], [26, 0, 1]]
-
-
-def test_pose_is_mirrored_only_when_the_pairs_are_known() -> None:
-    """Without them ``plan`` never mirrors, but still turns upside down; a mirror by hand is an error."""
-    catalog = catalog_of([(40, 60)], [[Thing(0, (6, 4, 30, 24), keypoints=POSE)]], keypoints=Keypoints(3))
-    policy = Policy(fliplr=1.0, flipud=1.0, mosaic=0.0, scale=0.0, translate=0.0)
-    found, detect = (plan([0], catalog, policy, task=task, **ONE) for task in ("pose", "detect"))
-    assert (found.matrix[0, 0, 0], found.matrix[0, 1, 1]) == (1, -1)
-    assert detect.matrix[0, 0, 0] == -1
-    with pytest.raises(UsageError, match="keypoints must have a flip_idx to be mirrored, got none; set fliplr=0"):
-        assemble(draws_of({BASE: [0]}, flip_lr=np.array([True])), catalog, PLAIN, imgsz=64, task="pose")
-
-
-def quad(cx: float, cy: float, w: float, h: float, degrees: float) -> npt.NDArray[np.float64]:
-    """Corners of an oriented box."""
-    angle = math.radians(degrees)
-    u, v = np.array([math.cos(angle), math.sin(angle)]), np.array([-math.sin(angle), math.cos(angle)])
-    return np.array([(cx, cy) + x * w / 2 * u + y * h / 2 * v for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))])
-
-
-@pytest.mark.parametrize("flip", [False, True])
-def test_an_oriented_box_is_turned_with_its_picture_and_not_by_a_border(flip: bool) -> None:
-    """20 degrees and 30 counter-clockwise are -10; a mirror makes that 10; cut at the frame it stays so (ultralytics#10181)."""
-    catalog = catalog_of([(100, 100)], [[Thing(0, parts=[quad(50, 50, 60, 16, 20)], kind=OBB)]])
-    for shift, cut in ((0.5, False), (0.9, True)):
-        draws = draws_of(
-            {BASE: [0]}, degrees=np.array([30.0]), flip_lr=np.array([flip]), translate=np.array([[shift, 0.5]])
-        )
-        found = assemble(draws, catalog, PLAIN, imgsz=100, task="obb").labels.xywhr_px[0]
-        assert math.degrees(found[4]) == pytest.approx(10 if flip else -10, abs=1e-3)
-        assert (found[2] < 59) == cut
-        assert found[3] == pytest.approx(16, abs=1e-3)
-
-
-def test_an_oriented_box_may_leave_its_picture_but_not_the_canvas_of_a_mosaic() -> None:
-    """Its corners lie outside the picture in the store too; training and validation see the same box."""
-    over = Thing(0, (30, 15, 40, 25), parts=[quad(40, 20, 20, 10, 0)], kind=OBB)
-    above = Thing(1, (10, 0, 20, 10), parts=[quad(15, 4, 10, 12, 0)], kind=OBB)
-    catalog = catalog_of([(40, 40)] * 4, [[over, above], [], [], []])
-    draws = draws_of({BASE: [0, 1, 2, 3]}, centre_yx=np.array([[40, 40]]))
-    found = assemble(draws, catalog, PLAIN, imgsz=40, out_hw=(80, 80), task="obb").labels
-    np.testing.assert_allclose(found.xywhr_px[:, :4], [[40, 20, 20, 10], [15, 5, 10, 10]], atol=1e-4)
-    boxes = assemble(draws, catalog, PLAIN, imgsz=40, out_hw=(80, 80)).labels.xyxy_px
-    assert boxes.tolist() == [[30, 15, 40, 25], [10, 0, 20, 10]]  # in detect the box ends with its picture
 
 
 def test_each_task_gets_its_own_labels_and_no_other() -> None:
