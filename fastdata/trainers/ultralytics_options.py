@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from fastdata.augment.policy import Policy
-from fastdata.errors import UsageError
+from fastdata.errors import MissingExtra, UsageError
 
 Use = Literal["policy", "samples", "loader", "store", "trainer", "idle"]
 """Who takes a key. ``policy``: the field of that name of ``Policy``. ``samples``: which pictures and labels, and their form.
@@ -54,7 +54,7 @@ NOTES: Mapping[str, tuple[Use, str]] = MappingProxyType(
         "overlap_mask": ("samples", "form of the instance masks"),
         "mask_ratio": ("samples", "size of the instance masks"),
         "seed": ("samples", "of all that is drawn; the same on all ranks"),
-        "augmentations": ("samples", "albumentations transforms, run on the finished picture"),
+        "augmentations": ("samples", "run on the finished picture; without any, none (the trainer has a few at 1 %)"),
         "batch": ("loader", "at most the number of pictures, as the trainer has it"),
         "epochs": ("loader", "close_mosaic counts from it"),
         "time": ("loader", "changes epochs as training goes; read anew at the begin of each epoch"),
@@ -160,7 +160,7 @@ def classes_of(classes: Any) -> list[int] | None:
 
 
 def transforms_of(augmentations: Any) -> Any:
-    """Return the transforms that the trainer was given, as a list; ``None`` without any.
+    """Return the transforms that the trainer was given, as one ``Compose``; ``None`` without any.
 
     The trainer keeps them as dictionaries, so that a checkpoint can hold them.
 
@@ -169,12 +169,10 @@ def transforms_of(augmentations: Any) -> Any:
     """
     if not augmentations:
         return None
-    if not isinstance(augmentations[0], Mapping):
-        return list(augmentations)
     try:
         import albumentations
-    except ImportError as err:
-        from fastdata.errors import MissingExtra
-
-        raise MissingExtra("albumentations", "albumentations", "run the transforms in augmentations=") from err
-    return [albumentations.from_dict(t) for t in augmentations]
+    except ModuleNotFoundError as err:
+        if err.name != "albumentations":
+            raise
+        raise MissingExtra("albumentations", "albumentations", "run the transforms in augmentations=") from None
+    return albumentations.Compose([albumentations.from_dict(t) if isinstance(t, Mapping) else t for t in augmentations])

@@ -127,8 +127,8 @@ def test_transforms_come_back_from_the_trainers_dictionaries() -> None:
     """The trainer turns them into dictionaries, for its checkpoints."""
     albumentations = pytest.importorskip("albumentations")
     flip = albumentations.HorizontalFlip(p=0.25)
-    (back,) = transforms_of([albumentations.to_dict(flip)])
+    (back,) = transforms_of([albumentations.to_dict(flip)]).transforms
     assert isinstance(back, albumentations.HorizontalFlip)
     assert back.p == 0.25
-    assert transforms_of(None) is None
-    assert transforms_of([flip]) == [flip]
+    assert transforms_of([flip]).transforms == [flip]
+    assert transforms_of(None) is transforms_of([]) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import threading
 import warnings
@@ -19,6 +20,7 @@ from ultralytics import YOLO
 
 from fastdata.samples import Samples
 from fastdata.trainers.ultralytics import accelerate
+from fastdata.trainers.ultralytics_loader import TrainerLoader
 
 
 @dataclass
@@ -94,7 +96,9 @@ class Stop(Exception):
     """Stands for whatever ends a run midway."""
 
 
-def test_a_resumed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, log: Log) -> None:
+def test_a_resumed_training_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The batches of the epochs that are left are those that they would have been."""
     data = dataset(tmp_path / "set", "detect")
     trainer = accelerate(DetectionTrainer, store(data, tmp_path / "x.lmdb", "detect"))
@@ -115,12 +119,15 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, l
     log.tiles.clear()
     YOLO(tmp_path / "cut/run/weights/last.pt").train(resume=True, trainer=trainer, device="cpu")
     assert dict(log.pixels) == {1: want[1], 2: want[2]}
+    assert "other samples" not in capfd.readouterr().err
     assert set(log.tiles[1]) == {4}
     assert set(log.tiles[2]) == {1}
 
 
-def test_a_training_resumed_after_mosaic_was_closed_keeps_it_closed(tmp_path: Path, log: Log) -> None:
-    """The epoch alone decides."""
+def test_a_training_resumed_after_mosaic_was_closed_keeps_it_closed(
+    tmp_path: Path, log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The epoch alone decides. What was written into the run's folder tells whether its samples are still the same."""
     data = dataset(tmp_path / "set", "detect")
     trainer = accelerate(DetectionTrainer, store(data, tmp_path / "x.lmdb", "detect"))
 
@@ -133,14 +140,26 @@ def test_a_training_resumed_after_mosaic_was_closed_keeps_it_closed(tmp_path: Pa
     with pytest.raises(Stop):
         model.train(trainer=trainer, **settings(tmp_path, data, epochs=3, close_mosaic=2, val=False))
     log.tiles.clear()
+    report = tmp_path / "run/fastdata.json"
+    said = json.loads(report.read_text())
+    said["samples"]["plan_version"] = 0
+    report.write_text(json.dumps(said))
     YOLO(tmp_path / "run/weights/last.pt").train(resume=True, trainer=trainer, device="cpu")
     assert {epoch: set(tiles) for epoch, tiles in log.tiles.items()} == {2: {1}}
+    assert "the resumed run sees other samples than it would have: plan_version changed" in capfd.readouterr().err
 
 
-def test_memory_that_runs_out_halves_the_batch_and_frees_the_earlier_loaders(tmp_path: Path, log: Log) -> None:
-    """The trainer builds both loaders again, and closes one of the two that it had: the other must not be left with threads."""
+def test_memory_that_runs_out_halves_the_batch_and_frees_the_earlier_loaders(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer builds both loaders again, and closes one of the two that it had: the other must not be left as it is."""
     data = dataset(tmp_path / "set", "detect", 12)
     loaders: list[Any] = []
+    made: list[TrainerLoader] = []
+    closed: list[TrainerLoader] = []
+    init, close = TrainerLoader.__init__, TrainerLoader.close
+    monkeypatch.setattr(TrainerLoader, "__init__", lambda self, *a, **k: (made.append(self), init(self, *a, **k))[1])
+    monkeypatch.setattr(TrainerLoader, "close", lambda self: (closed.append(self), close(self))[1])
 
     class Small(DetectionTrainer):
         """Has memory for two pictures."""
@@ -156,6 +175,8 @@ def test_memory_that_runs_out_halves_the_batch_and_frees_the_earlier_loaders(tmp
     distinct = list(dict.fromkeys(map(id, loaders)))
     assert [next(x for x in loaders if id(x) == i).batch_size for i in distinct] == [7, 4, 2]
     assert model.trainer.batch_size == 2
+    assert [loader.batch_size for loader in made] == [7, 5, 4, 5, 2, 4]
+    assert all(loader in closed for loader in made)
     assert len(rows(tmp_path)) == 2
     assert set(log.tiles[1]) == {1}
     assert len(log.tiles[1]) == 7
@@ -238,3 +259,22 @@ def test_the_trainers_own_arguments_decide_what_is_trained_on(tmp_path: Path) ->
     assert {int(c) for row in samples.labels for c in row["cls"].ravel()} == {0}
     validated = model.trainer.test_loader.dataset.samples
     assert (validated.store.split, len(validated), validated.augment, validated.rect) == ("train", 4, False, True)
+
+
+def test_the_users_transforms_are_run(tmp_path: Path) -> None:
+    """The trainer keeps them as dictionaries; here they paint every picture black."""
+    albumentations = pytest.importorskip("albumentations")
+    data = dataset(tmp_path / "set", "detect")
+    pixels: list[int] = []
+
+    class Watched(DetectionTrainer):
+        """Notes how bright each batch is."""
+
+        def preprocess_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+            pixels.append(int(batch["img"].max()))
+            return super().preprocess_batch(batch)
+
+    trainer = accelerate(Watched, store(data, tmp_path / "x.lmdb", "detect"))
+    black = albumentations.RandomBrightnessContrast(brightness_limit=(-1, -1), contrast_limit=0, p=1)
+    train(trainer, TINY, tmp_path, data, augmentations=[black], epochs=1, val=False)
+    assert set(pixels) == {0}
