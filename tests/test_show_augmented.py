@@ -16,6 +16,7 @@ from label_kit import Shot, blank, write
 from torch.utils.data import DataLoader
 from training_kit import TASKS, converted, flat
 
+from fastdata import show_augmented
 from fastdata.augment.oriented import xywhr_to_corners
 from fastdata.augment.policy import Policy
 from fastdata.dataset import YoloDataset
@@ -262,10 +263,26 @@ def test_a_caption_says_what_a_sample_is_made_of(store: Store, policy: Policy, s
     assert {made_of(plain, slot) for slot in range(14)} == {words}
 
 
-def test_one_class_is_named_as_one(store: Store) -> None:
+def test_a_caption_is_about_its_own_sample(store: Store) -> None:
+    """The tiles are those of its own picture, also where the other one is painted first; what others are made of is not said."""
+    policy = Policy(mosaic=0.5, mixup=0.5, copy_paste=1)
+    mixed, plain = (
+        Samples(store, imgsz=64, policy=p).recipe(range(14)) for p in (policy, replace(policy, mixup=0, copy_paste=0))
+    )
+    said = [made_of(mixed, slot) for slot in range(14)]
+    assert [text.split(",")[0] for text in said] == [made_of(plain, slot) for slot in range(14)]
+    assert len({made_of(plain, slot) for slot in range(14)}) == 2
+    assert said == [made_of(mixed.slots(slot, slot + 1), 0) for slot in range(14)]
+    assert 0 < sum("MixUp" in text for text in said) < 14
+
+
+def test_one_class_is_named_as_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``single_cls`` the names of the store do not say what the labels are."""
-    many, one = (samples_sheet(Samples(store, single_cls=on, **SETTINGS), tile_px=64) for on in (False, True))
-    assert many.shape != one.shape or not np.array_equal(many, one)
+    named = []
+    monkeypatch.setattr(show_augmented, "sheet", lambda pictures, names, *more, **other: named.append(list(names)))
+    for on in (False, True):
+        samples_sheet(Samples(store, single_cls=on, **SETTINGS), tile_px=64)
+    assert named == [list(store.names), ["object"]]
 
 
 def test_of_several_splits_the_one_for_training_is_shown(tmp_path: Path) -> None:
