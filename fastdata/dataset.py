@@ -147,7 +147,7 @@ class YoloDataset:
     @property
     def mosaic(self) -> bool:
         """Whether samples are mixed before the last epochs; trainers set it to ``False`` where those begin."""
-        return self.samples.policy.mosaic > 0 and not self._shared.closed.value
+        return self.samples.policy.mosaic > 0 and not self.samples.rect and not self._shared.closed.value
 
     @mosaic.setter
     def mosaic(self, on: bool) -> None:

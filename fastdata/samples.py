@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -119,7 +118,6 @@ class Samples:
             original_hw = self.store.catalog.entry_original_hw[self.entries]
             order, shapes_hw = rect_shapes(original_hw, batch_size, imgsz, stride=stride, pad=self.pad)
             self.entries, self.batch_shapes = self.entries[order], np.asarray(shapes_hw, np.int64)
-            self.policy = replace(self.policy, mosaic=0.0, mixup=0.0, cutmix=0.0)
         self._labels: LabelRows | None = None
         self.bad: set[int] = set()
         """Entries whose record is damaged, as far as this process has met them."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import training_kit as kit
 
+import fastdata
 from fastdata.augment.policy import Policy
 from fastdata.errors import UsageError
 from fastdata.render.tiles import BadRecord
@@ -49,16 +51,22 @@ def test_a_damaged_record_is_planned_around_alike_everywhere(tmp_path: Path) -> 
 
 
 def test_a_pick_that_is_not_shown_counts_as_well(tmp_path: Path) -> None:
-    """Or a process that has met the damage elsewhere would plan around it, and another would not."""
-    path = kit.flat(tmp_path)
-    policy = Policy(translate=0.5, scale=(1.5, 2.0))
+    """Or a process that has met the damage elsewhere would plan around it, and another would not.
+
+    Of the nine tiles of a mosaic of long and of tall pictures some are covered by others or lie outside the canvas.
+    """
+    path = tmp_path / "s.lmdb"
+    with fastdata.create(path, names=["thing"]) as writer:
+        for i in range(40):
+            h, w = ((32, 8), (8, 32))[i % 2]
+            writer.add(np.full((h, w, 3), i, np.uint8), boxes=[[1, 1, 7, 7]], key=f"{i}")
+    policy = Policy(mosaic9=1)
     samples = Samples(path, imgsz=32, policy=policy)
     hidden = {}
-    for i in range(8):
+    for i in range(40):
         recipe = samples.recipe([i])
-        low, high = recipe.visible_xyxy.reshape(-1, 2, 2).transpose(1, 0, 2) * recipe.matrix[0, 0, 0] + recipe.matrix[0, :2, 2]
-        shown = ((low < 34) & (high > -2)).all(axis=1)
-        for entry in set(recipe.tile_entry.tolist()) - set(recipe.tile_entry[shown].tolist()):
+        x0, y0, x1, y1 = recipe.visible_xyxy.T
+        for entry in set(recipe.tile_entry.tolist()) - set(recipe.tile_entry[(x0 < x1) & (y0 < y1)].tolist()):
             hidden[i] = entry
     i, entry = hidden.popitem()
     kit.damage(path, entry)
