@@ -30,7 +30,7 @@ def render(store: Store, recipe: Recipe, out: U8 | None = None) -> U8:
         (B, 3, H, W), RGB but for slots with ``bgr``; ``out`` where it is given.
 
     Raises:
-        UsageError: ``out`` does not fit.
+        UsageError: ``out`` does not fit, or a tile shows more than there is of it.
         StoreError: A record is damaged.
     """
     shape = (len(recipe), 3, *recipe.out_hw)
@@ -53,6 +53,9 @@ def draw(recipe: Recipe, tiles: list[U8], out: U8, *, by_vector: bool = True) ->
         tiles: From :func:`fastdata.render.tiles.load_tiles`.
         out: (B, 3, H, W) contiguous.
         by_vector: For tests: whether the processor's widest instructions may be used. The bytes are the same.
+
+    Raises:
+        UsageError: A tile shows more than there is of it.
     """
     from fastdata.render.kernels.draw import draw_batch
 
@@ -88,4 +91,17 @@ def table_of(recipe: Recipe, tiles: list[U8]) -> I64:
     table[:, 3:5] = recipe.origin_xy
     table[:, 5:7] = recipe.origin_xy + recipe.size_hw[:, ::-1]
     table[:, 7:11] = recipe.visible_xyxy
+    _check(recipe, table)
     return table
+
+
+def _check(recipe: Recipe, table: I64) -> None:
+    """Refuse tiles that the kernel would read past the end of: a wrong recipe is an error, never another program's memory."""
+    x0, y0, x1, y1 = recipe.visible_xyxy.T
+    left, top, right, bottom = table[:, 3:7].T
+    wrong = (x0 < x1) & (y0 < y1) & ((x0 < left) | (y0 < top) | (x1 > right) | (y1 > bottom))
+    if wrong.any():
+        t = int(np.flatnonzero(wrong)[0])
+        raise UsageError(
+            f"visible_xyxy of tile {t} must lie within the tile, {table[t, 3:7].tolist()}, got {recipe.visible_xyxy[t].tolist()}"
+        )

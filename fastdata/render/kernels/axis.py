@@ -41,7 +41,7 @@ ROW_WEIGHT = 16_448
 """Sum of the two weights down, in 1/32768: 128 / 255, which turns 255 into 128 steps a level (4e-6 of it are lost)."""
 FILL_ACROSS = (FILL - 128) * FULL_WEIGHT
 AHEAD = 4
-"""Canvas rows by which pixels are asked for before they are needed: without, a store larger than the caches costs a third more."""
+"""Canvas rows by which pixels are asked for before they are needed: without, a store larger than the caches costs a third."""
 NOBODY = -1
 """Owner of a pixel without a tile."""
 
@@ -193,11 +193,11 @@ def find_band(
                     k -= 1
                 edges[k] = edge
                 n_edges += 1
-    n_runs = n_seams = n_blocks = 0
+    n_runs = n_seams = n_blocks = np.int64(0)
     left, right = width, 0
     edges[n_edges] = 1 << 40
-    lower = -(1 << 40)
-    owner = NOBODY
+    lower = np.int64(-(1 << 40))
+    owner = np.int64(NOBODY)
     rising = columns[0] <= columns[width - 1]
     for k in range(n_edges + 1):
         upper = edges[k]

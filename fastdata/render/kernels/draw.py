@@ -67,6 +67,7 @@ def _draw_batch(
         by_vector: Whether to resample 16 columns at once where the processor can; the bytes are the same.
     """
     batch, _, height, width = out.shape
+    nothing = np.int64(0)  # a plain 0 is a type of its own to numba, and functions that take it are compiled once more for it
     padded = (width + WIDTH - 1) // WIDTH * WIDTH
     row_nbytes = 2 * padded
     most_groups = most_tiles = 1
@@ -103,17 +104,17 @@ def _draw_batch(
         row[:, :WIDTH] = FILL * UNIT
         for channel in range(3):
             out_at[channel] = address_of(plain) + channel * WIDTH
-        finish_row(row_at, row_nbytes, 0, WIDTH, colour, reals, out_at, spare_at)
+        finish_row(row_at, row_nbytes, nothing, np.int64(WIDTH), colour, reals, out_at, spare_at)
         for g in range(g0, g1):
             k = g - g0
             if is_upright(matrix[g]):
-                place_samples(matrix[g, 0, 0], matrix[g, 0, 2], width, columns[k], shares[k], FULL_WEIGHT)
-                place_samples(matrix[g, 1, 1], matrix[g, 1, 2], height, rows[k], row_shares[k], ROW_WEIGHT)
+                place_samples(matrix[g, 0, 0], matrix[g, 0, 2], width, columns[k], shares[k], np.int64(FULL_WEIGHT))
+                place_samples(matrix[g, 1, 1], matrix[g, 1, 2], height, rows[k], row_shares[k], np.int64(ROW_WEIGHT))
                 bands[k, BAND_TOP] = bands[k, BAND_BOTTOM] = bands[k, BAND_SERIAL] = 0
                 held_state[k, :, HELD_ROW] = NO_ROW
                 held_state[k, :, HELD_BAND] = 0
         for y in range(height):
-            left, right = 0, width
+            left, right = nothing, width
             if not starts_whole:
                 row[:] = 0
             for g in range(g0, g1):
@@ -131,8 +132,8 @@ def _draw_batch(
                 if not is_upright(matrix[g]):
                     warp_row(tiles, first, last, back[g], y, owners, to_at, row_nbytes)
                 else:
-                    left, right = width, 0
-                    upper = lower = 0
+                    left, right = width, nothing
+                    upper = lower = nothing
                     ahead = AHEAD if rows[k, 0] <= rows[k, height - 1] else -AHEAD
                     for below in range(2 if row_shares[k, y] > 0 else 1):
                         at = rows[k, y] + below
@@ -156,7 +157,7 @@ def _draw_batch(
                         upper = memory if below == 0 else upper
                         lower = memory
                     if g1 - g0 > 1 or not covers:
-                        left, right = 0, width
+                        left, right = nothing, width
                     left, right = left // WIDTH * WIDTH, min((right + WIDTH - 1) // WIDTH * WIDTH, width)
                     mix_down(upper, lower, row_shares[k, y], row_nbytes, left, right, to_at)
                 if not covers:
