@@ -9,6 +9,7 @@ decide when it is there, nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -109,9 +110,8 @@ class Loader:
             each = len(rank_positions(n, self.rank, world_size))
             if self.batch_size > each:
                 share = f"{each} ({n} images over {world_size} ranks)" if world_size > 1 else f"{n}, the size of the set"
-                raise UsageError(
-                    f"batch_size must be at most {share}, got {self.batch_size}; set batch_size={each} or add images"
-                )
+                fix = f"set batch_size={each} or add images"
+                raise UsageError(f"batch_size must be at most {share}, got {self.batch_size}; {fix}")
         if self.samples.shapes_differ:
             if self.batch_size != self.samples.batch_size:
                 raise UsageError(
@@ -256,7 +256,7 @@ class _Iteration:
             self._ahead.drop()
 
     def _begin(self) -> Prefetch[Batch]:
-        cv2.setNumThreads(1)
+        _prepare_process()
         loader = self._loader
         samples, buffers = loader.samples, loader._buffers
         step = loader.batch_size * (1 if loader.exact else loader.world_size)
@@ -277,6 +277,19 @@ class _Iteration:
         self._epoch, self._positions_of = epoch, positions_of
         self._ahead = Prefetch(make, count, loader.threads, loader.threads * loader.prefetch)
         return self._ahead
+
+
+def _prepare_process() -> None:
+    """Do once, in the consumer's thread, what no other thread must: set OpenCV's threads, and import.
+
+    An import that another thread is busy with, kernels that are compiled meanwhile included, holds a lock; a process that is
+    forked at that time would wait for it for ever.
+    """
+    cv2.setNumThreads(1)
+    import fastdata.render.kernels.draw  # noqa: F401
+
+    with contextlib.suppress(ImportError):  # told by the batch, with what to install
+        import torch  # noqa: F401
 
 
 def _told(cause: Exception, samples: Samples, ids: I64, epoch: int, number: int) -> FastdataError:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import cv2
 import pytest
 import torch
 from loader_kit import WAIT_S, Pictures, all_ids, all_threads_end, ids_of, loader_of, threads
@@ -211,6 +212,19 @@ def test_another_data_loader_may_fork_in_the_middle() -> None:
     assert [b.tolist() for b in other] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     go.set()
     assert len(list(iterator)) == 19
+
+
+def test_opencv_is_told_to_use_one_thread_a_call() -> None:
+    """When an iteration begins, not when the loader is made."""
+    before = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(3)
+        iterator = iter(loader_of(Pictures(8)))
+        assert cv2.getNumThreads() == 3
+        next(iterator)
+        assert cv2.getNumThreads() == 1
+    finally:
+        cv2.setNumThreads(before)
 
 
 def test_two_loaders_do_not_disturb_each_other() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -157,6 +159,26 @@ def test_samples_are_planned_anew_without_what_is_damaged(threads: int, tmp_path
     for both, one in zip(ranks, alone, strict=True):
         pictures = [picture for batch in both for picture in batch["img"]]
         assert all(torch.equal(a, b["img"][0]) for a, b in zip(pictures, one, strict=True))
+
+
+PROGRAM = """
+import sys, threading
+import fastdata, fastdata.loader
+class Witness:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            print(name)
+sys.meta_path.insert(0, Witness())
+loader = fastdata.Loader(fastdata.open_store({path!r}), 2, threads=2, imgsz=64)
+print(len(list(loader)))
+"""
+
+
+def test_threads_import_nothing(path: Path) -> None:
+    """A process that is forked meanwhile would inherit the import's lock, which nobody opens any more."""
+    code = PROGRAM.format(path=str(path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["6"]
 
 
 def test_the_public_name_is_the_loader() -> None:
