@@ -189,6 +189,8 @@ def test_taking_samples_out_and_joining_them_gives_the_batch(catalog: Any, task:
     assert all(sample.keys() == batch.keys() for sample in samples)
     assert all(not sample["batch_idx"].any() for sample in samples)
     assert samples[2]["img"].shape == (3, H, W)
+    if task == "segment":
+        assert [len(sample["masks"]) for sample in samples] == ([1, 1, 1] if overlap_mask else [2, 0, 1])
     assert samples[2]["im_file"] == "sub/2.png"
     assert batch["batch_idx"].tolist() == [0, 0, 2]
 

@@ -293,7 +293,7 @@ def test_a_damaged_record_in_a_worker_is_named_here(tmp_path: Path) -> None:
     kit.damage(path, 5)
     ds = dataset(path)
     with pytest.raises(fastdata.StoreError, match=r"005\.png"):
-        digests(load(ds, "fork", sampler=ds.sampler()))
+        digests(load(ds, sampler=ds.sampler(), num_workers=1, multiprocessing_context="fork"))
     patient = dataset(path, on_bad="replan")
     assert digests(load(patient, "fork", sampler=patient.sampler())) == digests(load(patient, sampler=patient.sampler()))
 
