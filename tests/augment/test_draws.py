@@ -149,6 +149,23 @@ def test_how_often_each_thing_happens(busy: Draws) -> None:
     assert set(tiles.tolist()) == {1, 4, 9}
 
 
+def test_the_numbers_of_a_sample_have_nothing_to_do_with_each_other() -> None:
+    """No two are correlated: each has a place of its own."""
+    policy = fixed(BUSY, mixup=1.0, cutmix=1.0, flipud=0.5, bgr=0.5)
+    found = drawn(policy)
+    base = found.role == BASE
+    parts = [found.hsv, found.flip_lr, found.flip_ud, found.bgr, found.mixup_weight, found.cutmix_choice]
+    parts += [found.cutmix_xyxy_px[:, :, 0]]
+    parts += [
+        values[scenes]
+        for scenes in (base, found.role == MIXUP)
+        for values in (found.perspective, found.degrees, found.scale, found.shear_deg, found.translate, found.centre_yx)
+    ]
+    table = np.concatenate([np.reshape(part, (N, -1)).astype(np.float64) for part in parts], axis=1)
+    related = np.corrcoef(table.T) - np.eye(table.shape[1])
+    assert np.abs(related).max() < 4.5 / np.sqrt(N)
+
+
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_a_probability_of_nought_or_one_leaves_nothing_to_chance(p: float) -> None:
     """Never and always."""
