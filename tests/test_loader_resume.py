@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_kit import Pictures, all_ids, all_threads_end, ids_of, loader_of
+from loader_kit import Pictures, all_ids, all_threads_end, ids_of, loader_of, threads
 
 from fastdata.augment.order import epoch_order
 from fastdata.errors import FastdataError, UsageError
@@ -141,6 +141,7 @@ def test_a_state_can_be_loaded_in_the_middle_of_an_iteration() -> None:
     state = saved(loader)
     next(iterator)
     loader.load_state_dict(state)
+    assert threads() == []
     rest = list(loader)
     del iterator
     assert all_ids(rest) == epoch_order(40, 3, 0).tolist()[4:]
