@@ -91,7 +91,7 @@ class Transforms:
             compose.set_random_state(compose.random_generator, compose.py_random)
             given: dict[str, Any] = {"image": np.ascontiguousarray(images[k].transpose(1, 2, 0))}
             if self._moves:
-                given |= {"bboxes": _clipped(labels.xyxy_px[first:last], recipe.out_hw), "fastdata_row": np.arange(first, last)}
+                given |= {"bboxes": labels.xyxy_px[first:last], "fastdata_row": np.arange(first, last)}
             made = compose(**given)
             images[k] = _picture(made["image"], given["image"].shape).transpose(2, 0, 1)
             if self._moves:
@@ -116,6 +116,7 @@ class Transforms:
             return copy.deepcopy(self._compose)
         theirs = self._compose.processors.get("bboxes")
         rules = {} if theirs is None else {name: getattr(theirs.params, name) for name in _KEEP_RULES}
+        # Without clip the library refuses a box that rounding put a hair outside the frame (albumentations#459).
         ours = albumentations.BboxParams("pascal_voc", label_fields=["fastdata_row"], clip=True, **rules)
         return albumentations.Compose(copy.deepcopy(self._compose.transforms), bbox_params=ours, p=self._compose.p)
 
@@ -129,7 +130,7 @@ def _leaves(compose: Any) -> Iterator[Any]:
 
 
 def _clipped(xyxy_px: npt.NDArray[np.float32], out_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Cut what rounding put outside the frame: the library refuses such a box (albumentations#459)."""
+    """Cut what rounding put outside the frame."""
     h, w = out_hw
     return np.clip(xyxy_px, 0, np.array([w, h, w, h], np.float32))
 
@@ -145,7 +146,7 @@ def _picture(made: Any, shape: tuple[int, ...]) -> U8:
 
 
 def _boxes_only(labels: Labels, moved: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]) -> Labels:
-    """Return the labels of the rows that are left, with new boxes; a box without area is none."""
+    """Return the labels of the rows that are left, with new boxes; one that rounding left without width or height is none."""
     solid = [(boxes[:, 2:] > boxes[:, :2]).all(axis=1) for _, boxes in moved]
     rows = np.concatenate([rows[ok] for (rows, _), ok in zip(moved, solid, strict=True)])
     return replace(

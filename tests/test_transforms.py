@@ -92,6 +92,16 @@ def test_rounding_outside_the_frame_is_cut_first(path: Path) -> None:
     assert made.labels.xyxy_px.tolist() == [[0, 8, 64, 64]]
 
 
+def test_a_box_that_rounding_closes_is_none(path: Path) -> None:
+    """Numbers lie farther apart on the other side of the picture: a hair's breadth becomes nothing."""
+    samples = samples_of(path, A.Compose([A.HorizontalFlip(p=1)]))
+    thin = copy.deepcopy(Samples(path, imgsz=64, policy=NONE).recipe([0]))
+    thin.labels.xyxy_px[0] = [10, 8, np.nextafter(np.float32(10), np.float32(11)), 28]
+    assert samples.transforms is not None
+    made = samples.transforms(thin, np.zeros((1, 3, 64, 64), np.uint8), seed=0, epoch=0)
+    assert made.labels.offsets.tolist() == [0, 0]
+
+
 CHANCE = A.Compose(
     [A.RandomBrightnessContrast(p=0.7), A.HorizontalFlip(p=0.5), A.GaussNoise(p=0.5), A.Affine(rotate=(-20, 20), p=0.8)]
 )
@@ -135,9 +145,10 @@ def test_transforms_of_equal_probability_fire_apart(path: Path) -> None:
     assert 5 < sum(turned) < 35
 
 
-def test_the_users_compose_is_left_as_it_was(path: Path) -> None:
+@pytest.mark.parametrize("step", [A.HorizontalFlip(p=0.5), A.InvertImg(p=0.5)])
+def test_the_users_compose_is_left_as_it_was(path: Path, step: Any) -> None:
     """It may be in use elsewhere."""
-    mine = A.Compose([A.HorizontalFlip(p=0.5)])
+    mine = A.Compose([step])
     mine.set_random_seed(1)
     before = mine.random_generator.bit_generator.state
     samples_of(path, mine).draw(range(8))
