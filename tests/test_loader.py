@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_kit import Pictures, all_ids, all_threads_end, ids_of, is_right, loader_of
+from loader_kit import WAIT_S, Pictures, all_ids, all_threads_end, ids_of, is_right, loader_of
 
 from fastdata.augment.order import epoch_order
 from fastdata.errors import UsageError
@@ -125,6 +126,21 @@ def test_what_is_kept_of_a_batch_never_changes() -> None:
     assert all(torch.equal(img, was) and torch.equal(cls, had) for img, was, cls, had in kept)
     # 8 are kept, at most 6 are ahead, 2 are in the loop's hands at a change, and 3 threads may hold one a moment too long.
     assert len(places) <= 8 + 6 + 2 + 3
+
+
+def test_no_more_is_made_ahead_than_was_asked_for() -> None:
+    """Two threads with room for two batches each, of which the consumer has taken one: a fifth is not begun."""
+    fourth, fifth, begun = threading.Event(), threading.Event(), list[int]()
+
+    def happens(ids: list[int], epoch: int) -> None:
+        begun.append(ids[0])
+        if len(begun) >= 4:
+            (fourth if len(begun) == 4 else fifth).set()
+
+    iterator = iter(loader_of(Pictures(40, happens=happens), prefetch=2))
+    next(iterator)
+    assert fourth.wait(WAIT_S)
+    assert not fifth.wait(0.2)
 
 
 def test_labels_are_new_memory_each_time() -> None:
