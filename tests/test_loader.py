@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator
 from itertools import chain
@@ -121,6 +122,7 @@ def test_what_is_kept_of_a_batch_never_changes() -> None:
         for k, batch in enumerate(loader):
             assert is_right(batch)
             places.add(batch["img"].data_ptr())
+            assert batch["img"].data_ptr() % mmap.PAGESIZE == 0  # a buffer of ours, and no copy
             if k == epoch:
                 kept.append((batch["img"][1:, :, ::2], batch["img"][1:, :, ::2].clone(), batch["cls"], batch["cls"].clone()))
     assert all(torch.equal(img, was) and torch.equal(cls, had) for img, was, cls, had in kept)
