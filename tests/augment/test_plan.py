@@ -171,6 +171,9 @@ def test_rectangular_training_mixes_nothing_and_centres_one_picture() -> None:
     found = plan(np.arange(12), catalog, policy, out_hw=(96, 32), **ONE)
     assert (np.diff(found.tile_offsets) == 1).all()
     assert (found.weight == 1).all()
+    assert (found.clip_xyxy == [0, 0, 32, 96]).all()
+    assert set(found.tile_entry[found.tile_offsets[:-1]].tolist()) == set(range(12))
+    assert (np.diff(found.group_offsets) <= 2).all()  # the picture, and what is pasted onto it
     assert found.is_masked.any()
     first = found.group_offsets[:-1]
     h, w = found.size_hw[first].T
