@@ -31,10 +31,13 @@ def run(folder: Path, *, images: int = 400, overwrite: bool = False) -> None:
     """
     from rich.rule import Rule
 
+    from fastdata.augment.policy import Policy
     from fastdata.conversion.options import ConvertOptions
     from fastdata.conversion.run import convert
     from fastdata.conversion.tables import summary_table
+    from fastdata.samples import Samples
     from fastdata.show import write_contact_sheet
+    from fastdata.show_augmented import write_samples_sheet
     from fastdata.store.read import open_store
     from fastdata.synth import write_dataset
     from fastdata.terminal import stdout, ticking
@@ -67,15 +70,23 @@ def run(folder: Path, *, images: int = 400, overwrite: bool = False) -> None:
         write_contact_sheet(store, folder / "sheet.png", max_images=12)
     out.print(f"look at {folder / 'sheet.png'}: boxes, polygons and names drawn on the stored pictures")
 
-    out.print(Rule("6. what it buys", align="left"))
+    out.print(Rule(f"6. fastdata show {folder / 'shapes.lmdb'} {folder / 'samples.png'} --augment", align="left"))
+    out.print("compiling the renderer (once per machine) ...")
+    with open_store(folder / "shapes.lmdb") as store:
+        samples = Samples(store, imgsz=640, policy=Policy(mixup=0.15, copy_paste=0.3), seed=1)
+        write_samples_sheet(samples, folder / "samples.png", max_images=12)
+    out.print(f"look at {folder / 'samples.png'}: what a training would see, mosaic, MixUp and Copy-Paste with their labels")
+
+    out.print(Rule("7. what it buys", align="left"))
     out.print(_measure(folder / "shapes.lmdb", dataset))
+    out.print(_measure_samples(folder / "shapes.lmdb"))
 
     out.print(Rule("next", align="left"))
     out.print(
         "your own data:   fastdata convert path/to/data.yaml my.lmdb --dry-run\n"
         "what is in it:   fastdata info my.lmdb\n"
         "this machine:    fastdata doctor\n"
-        "in Python:       store = fastdata.open_store('my.lmdb', split='train')",
+        "train on it:     README.md, \"Train Ultralytics on it\"; needs torch: pip install 'fastdata-yolo[train]'",
         markup=False,
     )
 
@@ -127,3 +138,23 @@ def _measure(store_path: Path, dataset: Path) -> str:
         f"decode and resize the files {1 / from_files_s:,.0f} images/s, "
         f"read the store {1 / from_store_s:,.0f} images/s ({from_files_s / from_store_s:.0f} x)"
     )
+
+
+def _measure_samples(store_path: Path) -> str:
+    """Time the making of training samples on one core: planned and drawn, in batches of 16."""
+    import numpy as np
+
+    from fastdata.samples import Samples
+    from fastdata.store.read import open_store
+
+    with open_store(store_path) as store:
+        samples = Samples(store, imgsz=640)
+        batches = np.arange(LOOKS // 16 * 16).reshape(-1, 16) % len(samples)
+        out = np.empty((16, 3, 640, 640), np.uint8)
+        for ids in batches:  # every record compared with its checksum once, as in a first epoch
+            samples.draw(ids, 0, out=out)
+        began = time.process_time()
+        for ids in batches:
+            samples.draw(ids, 1, out=out)
+        each_s = (time.process_time() - began) / batches.size
+    return f"augmented training samples (mosaic, affine, HSV, mirror; 640 px) on one core: {1 / each_s:,.0f} images/s"
