@@ -26,6 +26,7 @@ from fastdata.render.kernels.lanes import (
     load_two_halves,
     load_u8,
     load_v16,
+    number,
     pair_sums,
     prefetch,
     product_q15,
@@ -193,11 +194,11 @@ def find_band(
                     k -= 1
                 edges[k] = edge
                 n_edges += 1
-    n_runs = n_seams = n_blocks = np.int64(0)
+    n_runs = n_seams = n_blocks = number(0)
     left, right = width, 0
     edges[n_edges] = 1 << 40
-    lower = np.int64(-(1 << 40))
-    owner = np.int64(NOBODY)
+    lower = number(-(1 << 40))
+    owner = number(NOBODY)
     rising = columns[0] <= columns[width - 1]
     for k in range(n_edges + 1):
         upper = edges[k]

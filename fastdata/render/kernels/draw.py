@@ -31,9 +31,9 @@ from fastdata.render.kernels.axis import (
 )
 from fastdata.render.kernels.colour import COLOUR_FIELDS, REALS, finish_row, prepare_colour
 from fastdata.render.kernels.compiled import digest_of_sources, entry, part
-from fastdata.render.kernels.lanes import WIDTH, address_of, fill_bytes, keep
+from fastdata.render.kernels.lanes import WIDTH, address_of, fill_bytes, keep, number
 from fastdata.render.kernels.paint import clip_row, mask_row, paint_row, shape_rows
-from fastdata.render.kernels.warp import warp_row
+from fastdata.render.kernels.warp import LINE_FIELDS, warp_row
 
 NO_ROW = -(1 << 40)
 HELD_ROW, HELD_BAND, HELD_LEFT, HELD_RIGHT = range(4)
@@ -67,7 +67,7 @@ def _draw_batch(
         by_vector: Whether to resample 16 columns at once where the processor can; the bytes are the same.
     """
     batch, _, height, width = out.shape
-    nothing = np.int64(0)  # a plain 0 is a type of its own to numba, and functions that take it are compiled once more for it
+    nothing = number(0)
     padded = (width + WIDTH - 1) // WIDTH * WIDTH
     row_nbytes = 2 * padded
     most_groups = most_tiles = 1
@@ -86,6 +86,7 @@ def _draw_batch(
     held_state = np.empty((most_groups, 2, 4), np.int64)
     # one of each for all
     edges, owners = np.empty(2 * most_tiles + 1, np.int64), np.empty(width, np.int64)
+    line, steps = np.empty(LINE_FIELDS, np.float64), np.empty((2, WIDTH), np.int32)
     spans = np.empty((shape_offsets[-1], 2), np.int64)
     inside, toggles = np.empty(padded, np.int16), np.empty((2, width + 1), np.uint8)
     row, over = np.zeros((3, padded), np.int16), np.zeros((3, padded), np.int16)
@@ -104,12 +105,12 @@ def _draw_batch(
         row[:, :WIDTH] = FILL * UNIT
         for channel in range(3):
             out_at[channel] = address_of(plain) + channel * WIDTH
-        finish_row(row_at, row_nbytes, nothing, np.int64(WIDTH), colour, reals, out_at, spare_at)
+        finish_row(row_at, row_nbytes, nothing, number(WIDTH), colour, reals, out_at, spare_at)
         for g in range(g0, g1):
             k = g - g0
             if is_upright(matrix[g]):
-                place_samples(matrix[g, 0, 0], matrix[g, 0, 2], width, columns[k], shares[k], np.int64(FULL_WEIGHT))
-                place_samples(matrix[g, 1, 1], matrix[g, 1, 2], height, rows[k], row_shares[k], np.int64(ROW_WEIGHT))
+                place_samples(matrix[g, 0, 0], matrix[g, 0, 2], width, columns[k], shares[k], number(FULL_WEIGHT))
+                place_samples(matrix[g, 1, 1], matrix[g, 1, 2], height, rows[k], row_shares[k], number(ROW_WEIGHT))
                 bands[k, BAND_TOP] = bands[k, BAND_BOTTOM] = bands[k, BAND_SERIAL] = 0
                 held_state[k, :, HELD_ROW] = NO_ROW
                 held_state[k, :, HELD_BAND] = 0
@@ -130,7 +131,7 @@ def _draw_batch(
                         continue
                 to_at = row_at if covers else over_at
                 if not is_upright(matrix[g]):
-                    warp_row(tiles, first, last, back[g], y, owners, to_at, row_nbytes)
+                    warp_row(tiles, first, last, back[g], y, line, steps, owners, to_at, row_nbytes)
                 else:
                     left, right = width, nothing
                     upper = lower = nothing

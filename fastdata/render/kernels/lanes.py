@@ -51,6 +51,7 @@ _B16, _B32 = ir.VectorType(_I8, 16), ir.VectorType(_I8, 32)
 i16x16 = Lanes(_I16, WIDTH)
 u8x32 = Lanes(_I8, 32)
 f32x16 = Lanes(_F32, WIDTH)
+i32x16 = Lanes(_I32, WIDTH)
 
 
 _FIRST_HALF, _SECOND_HALF = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
@@ -114,6 +115,16 @@ store_u8, store_i16 = _storer(_I8), _storer(_I16)
 
 
 @instruction
+def number(typingctx: Any, value: Any) -> Any:
+    """The same whole number: one that is written down has a type of its own, for which a function is compiled once more."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return args[0]
+
+    return types.int64(types.int64), codegen
+
+
+@instruction
 def address_of(typingctx: Any, array: Any) -> Any:
     """Address of an array's first element.
 
@@ -151,7 +162,7 @@ def _vector_load(lanes: Lanes, what: Any) -> Any:
     return load
 
 
-load_v16, load_bytes32 = _vector_load(i16x16, _V16), _vector_load(u8x32, _B32)
+load_v16, load_i32, load_bytes32 = _vector_load(i16x16, _V16), _vector_load(i32x16, _V32), _vector_load(u8x32, _B32)
 
 
 @instruction
@@ -363,8 +374,6 @@ def pair_sums(typingctx: Any, pixels: Any, places: Any, weights: Any) -> Any:
 
     return i16x16(u8x32, u8x32, u8x32), codegen
 
-
-i32x16 = Lanes(_I32, WIDTH)
 
 i32_add = _binary(i32x16, lambda builder, a, b: builder.add(a, b))
 i32_mul = _binary(i32x16, lambda builder, a, b: builder.mul(a, b))

@@ -31,6 +31,7 @@ from fastdata.render.kernels.compiled import part
 from fastdata.render.kernels.lanes import (
     WIDTH,
     add,
+    address_of,
     all_i32,
     all_lanes,
     i32_add,
@@ -39,6 +40,8 @@ from fastdata.render.kernels.lanes import (
     i32_min,
     i32_mul,
     i32_shift_right,
+    keep,
+    load_i32,
     load_pairs,
     load_u8,
     narrow,
@@ -58,21 +61,41 @@ FARTHEST = 1e8
 """No canvas is that large, and a place there still fits 64 bits in steps."""
 
 
-@part
-def _columns_within(start: float, step: float, low: float, high: float, width: int) -> Any:
-    """Columns j of ``0..width`` with low <= start + j * step < high, as first and last, half-open."""
-    if abs(step) < 1e-12:
-        return (0, width) if low <= start and start < high else (0, 0)
-    a, b = (low - start) / step, (high - start) / step
-    if a > b:
-        a, b = b, a
-    first = min(max(np.ceil(a), 0.0), float(width))
-    last = min(max(np.ceil(b), 0.0), float(width))
-    return int(first), int(last)
+# what a row of the output looks like on the canvas: column j lies at (U0 + j U1, V0 + j V1) / (D0 + j D1)
+U0, U1, V0, V1, D0, D1 = range(6)
+LINE_FIELDS = 6
 
 
 @part
-def _mark_owners(tiles: Any, first: int, last: int, u: float, v: float, du: float, dv: float, owners: Any) -> None:
+def _columns_from(a: float, b: float, width: int) -> Any:
+    """Columns j of ``0..width`` with a + b * j >= 0, as first and last, half-open."""
+    if b == 0:
+        return (0, width) if a >= 0 else (0, 0)
+    root = min(max(-a / b, -1.0), width + 1.0)
+    if b > 0:
+        return max(int(np.ceil(root)), 0), width
+    return 0, min(int(np.floor(root)) + 1, width)
+
+
+@part
+def _columns_within(line: Any, x0: float, y0: float, x1: float, y1: float, width: int) -> Any:
+    """Columns of ``0..width`` that lie in a rectangle and before the viewer, as first and last, half-open.
+
+    Each side of the rectangle is a linear condition, with a perspective too: u / d >= x where u - x d >= 0.
+    """
+    first, last = _columns_from(line[D0] - 1e-12, line[D1], width)
+    a, b = _columns_from(line[U0] - x0 * line[D0], line[U1] - x0 * line[D1], width)
+    first, last = max(first, a), min(last, b)
+    a, b = _columns_from(x1 * line[D0] - line[U0], x1 * line[D1] - line[U1], width)
+    first, last = max(first, a), min(last, b)
+    a, b = _columns_from(line[V0] - y0 * line[D0], line[V1] - y0 * line[D1], width)
+    first, last = max(first, a), min(last, b)
+    a, b = _columns_from(y1 * line[D0] - line[V0], y1 * line[D1] - line[V1], width)
+    return max(first, a), min(last, b)
+
+
+@part
+def _mark_owners(tiles: Any, first: int, last: int, line: Any, owners: Any) -> None:
     """Say for each column which tile its four pixels lie in."""
     width = len(owners)
     owners[:] = EMPTY
@@ -82,29 +105,49 @@ def _mark_owners(tiles: Any, first: int, last: int, u: float, v: float, du: floa
         if x0 >= x1 or y0 >= y1:
             continue
         # touched at all: one column more on both sides, because a mixed column is never wrong
-        a, b = _columns_within(u, du, x0 - 1.0, float(x1), width)
-        c, d = _columns_within(v, dv, y0 - 1.0, float(y1), width)
-        a, b = max(max(a, c) - 1, 0), min(min(b, d) + 1, width)
+        a, b = _columns_within(line, x0 - 0.5, y0 - 0.5, x1 + 0.5, y1 + 0.5, width)
+        a, b = max(a - 1, 0), min(b + 1, width)
         if a < b:
             owners[a:b] = MIXED
         is_small = x1 - x0 < 32_000 and y1 - y0 < 32_000 and tiles[t, ROW] * (y1 - y0) < 1 << 31
         if x1 - x0 < 2 or y1 - y0 < 2 or not is_small:
             continue
-        a, b = _columns_within(u, du, float(x0), x1 - 1.0, width)
-        c, d = _columns_within(v, dv, float(y0), y1 - 1.0, width)
-        a, b = max(a, c), min(b, d)
+        a, b = _columns_within(line, x0 + 0.5, y0 + 0.5, x1 - 0.5, y1 - 0.5, width)
         if a < b:
             owners[a:b] = t
 
 
 @part
-def _draw_block(tiles: Any, t: int, u: float, v: float, du: float, dv: float, to_at: int, row_nbytes: int) -> None:
-    """Draw 16 columns whose pixels lie in tile ``t``, the first of them at (u, v)."""
+def _place(line: Any, j: int) -> Any:
+    """Where column ``j`` lies, counted from the centre of the canvas's first pixel; far away if it lies nowhere."""
+    depth = line[D0] + j * line[D1]
+    if depth <= 0:
+        return -FARTHEST, -FARTHEST
+    u, v = (line[U0] + j * line[U1]) / depth - 0.5, (line[V0] + j * line[V1]) / depth - 0.5
+    return min(max(u, -FARTHEST), FARTHEST), min(max(v, -FARTHEST), FARTHEST)
+
+
+@part
+def _draw_block(tiles: Any, t: int, line: Any, j: int, steps: Any, to_at: int, row_nbytes: int) -> None:
+    """Draw 16 columns from ``j`` on, whose pixels lie in tile ``t``.
+
+    Args:
+        steps: (2, 16) room for numbers of 32 bits.
+    """
     width, height = tiles[t, SEEN_RIGHT] - tiles[t, SEEN_LEFT], tiles[t, SEEN_BOTTOM] - tiles[t, SEEN_TOP]
     row, plane = tiles[t, ROW], tiles[t, PLANE]
     # A place may round to just outside of the tile; memory outside is never read.
-    x = i32_add(all_i32(int(np.floor((u - tiles[t, SEEN_LEFT]) * FINE))), ramp(int(np.rint(du * FINE))))
-    y = i32_add(all_i32(int(np.floor((v - tiles[t, SEEN_TOP]) * FINE))), ramp(int(np.rint(dv * FINE))))
+    left, top = tiles[t, SEEN_LEFT], tiles[t, SEEN_TOP]
+    if line[D1] == 0:
+        u, v = _place(line, j)
+        du, dv = line[U1] / line[D0], line[V1] / line[D0]
+        x = i32_add(all_i32(int(np.floor((u - left) * FINE))), ramp(int(np.rint(du * FINE))))
+        y = i32_add(all_i32(int(np.floor((v - top) * FINE))), ramp(int(np.rint(dv * FINE))))
+    else:
+        for i in range(WIDTH):
+            u, v = _place(line, j + i)
+            steps[0, i], steps[1, i] = int(np.floor((u - left) * FINE)), int(np.floor((v - top) * FINE))
+        x, y = load_i32(address_of(steps)), load_i32(address_of(steps) + 4 * WIDTH)
     x = i32_min(i32_max(x, all_i32(0)), all_i32((width - 1) * FINE - 1))
     y = i32_min(i32_max(y, all_i32(0)), all_i32((height - 1) * FINE - 1))
     fraction, half = all_i32(FINE - 1), all_i32(FINE // 2)
@@ -164,33 +207,24 @@ def _draw_column(tiles: Any, first: int, last: int, u: float, v: float, to_at: i
 
 
 @part
-def warp_row(tiles: Any, first: int, last: int, back: Any, y: int, owners: Any, to_at: int, row_nbytes: int) -> None:
+def warp_row(
+    tiles: Any, first: int, last: int, back: Any, y: int, line: Any, steps: Any, owners: Any, to_at: int, row_nbytes: int
+) -> None:  # fmt: skip
     """Draw row ``y`` of a group.
 
     Args:
         tiles: Of all groups; those of this one are ``first:last``.
         back: (3, 3) output to canvas.
+        line: Room for LINE_FIELDS floats.
+        steps: (2, 16) room for numbers of 32 bits.
         owners: (W,) room for whole numbers.
         to_at: Where to: 128 steps a level; its three channels are ``row_nbytes`` apart.
     """
     width = len(owners)
-    middle = y + 0.5
-    depth = back[2, 1] * middle + back[2, 2]
-    if back[2, 0] != 0 or back[2, 1] != 0 or depth <= 0:
-        for j in range(width):
-            at = j + 0.5
-            depth = back[2, 0] * at + back[2, 1] * middle + back[2, 2]
-            u = v = -FARTHEST
-            if depth > 0:
-                u = (back[0, 0] * at + back[0, 1] * middle + back[0, 2]) / depth - 0.5
-                v = (back[1, 0] * at + back[1, 1] * middle + back[1, 2]) / depth - 0.5
-                u, v = min(max(u, -FARTHEST), FARTHEST), min(max(v, -FARTHEST), FARTHEST)
-            _draw_column(tiles, first, last, u, v, to_at, row_nbytes, j)
-        return
-    du, dv = back[0, 0] / depth, back[1, 0] / depth
-    u = (back[0, 1] * middle + back[0, 2]) / depth + 0.5 * du - 0.5
-    v = (back[1, 1] * middle + back[1, 2]) / depth + 0.5 * dv - 0.5
-    _mark_owners(tiles, first, last, u, v, du, dv, owners)
+    for i in range(3):
+        line[2 * i] = back[i, 0] * 0.5 + back[i, 1] * (y + 0.5) + back[i, 2]
+        line[2 * i + 1] = back[i, 0]
+    _mark_owners(tiles, first, last, line, owners)
     j = 0
     while j < width:
         owner = owners[j]
@@ -203,10 +237,11 @@ def warp_row(tiles: Any, first: int, last: int, back: Any, y: int, owners: Any, 
                     store_i16(to_at + channel * row_nbytes, k, FILL * UNIT)
         elif owner == MIXED or end - j < WIDTH:
             for k in range(j, end):
-                x, z = min(max(u + k * du, -FARTHEST), FARTHEST), min(max(v + k * dv, -FARTHEST), FARTHEST)
-                _draw_column(tiles, first, last, x, z, to_at, row_nbytes, k)
+                u, v = _place(line, k)
+                _draw_column(tiles, first, last, u, v, to_at, row_nbytes, k)
         else:
             for block in range(j, end, WIDTH):
                 k = min(block, end - WIDTH)
-                _draw_block(tiles, owner, u + k * du, v + k * dv, du, dv, to_at + 2 * k, row_nbytes)
+                _draw_block(tiles, owner, line, k, steps, to_at + 2 * k, row_nbytes)
         j = end
+    keep(steps)
