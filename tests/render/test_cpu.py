@@ -71,7 +71,7 @@ def _group(rng: np.random.Generator, pictures: list[kit.Picture], out_hw: tuple[
         if visible[0] >= visible[2] or visible[1] >= visible[3]:
             visible = (x, y, x, y)
         tiles.append(Tile(entry, (x, y), visible=visible))
-    k = float(rng.choice([0.1, 0.34, 0.5, 0.51, 0.8, 1.0, 1.4, 3.0, rng.uniform(0.3, 1.6)]))
+    k = float(rng.choice([0.1, 0.34, 0.47, 0.5, 0.51, 0.8, 1.0, 1.4, 3.0, rng.uniform(0.3, 1.6)]))
     shift = rng.integers(-8, 9, 2) if rng.random() < 0.5 else rng.uniform(-8, 8, 2)
     matrix = kit.moved(width / 2 + shift[0], height / 2 + shift[1]) @ kit.scaled(k) @ kit.moved(-canvas[1] // 2, -canvas[0] // 2)
     if kind != "upright":

@@ -33,21 +33,17 @@ from fastdata.render.kernels.lanes import (
     f32_div,
     f32_mul,
     greater,
-    load_u8,
-    load_u16,
-    load_v16,
     maximum,
     minimum,
     minimum_unsigned,
     product_q15,
     shift_right,
-    store_low_bytes,
-    store_u8,
     sub,
     sub_unsigned,
     to_f32,
     to_i16,
 )
+from fastdata.render.kernels.memory import load_u8, load_u16, load_v16, store_low_bytes, store_u8
 
 ONE = 32_767
 """1 as a factor of ``product_q15``, as near as it gets: 1/128 of a level off for the brightest pixel."""

@@ -8,8 +8,8 @@ import numpy as np
 from numba import types
 
 from fastdata.augment.recipe import FILL
-from fastdata.render.kernels.axis import (
-    AHEAD,
+from fastdata.render.kernels.axis import AHEAD, ROW_WEIGHT, UNIT, mix_down, place_samples, resample_across
+from fastdata.render.kernels.bands import (
     BAND_BOTTOM,
     BAND_FIELDS,
     BAND_LEFT,
@@ -20,18 +20,14 @@ from fastdata.render.kernels.axis import (
     BAND_TOP,
     BLOCK_FIELDS,
     FULL_WEIGHT,
-    ROW_WEIGHT,
     RUN_FIELDS,
     SEAM_FIELDS,
-    UNIT,
     find_band,
-    mix_down,
-    place_samples,
-    resample_across,
 )
 from fastdata.render.kernels.colour import COLOUR_FIELDS, REALS, finish_row, prepare_colour
 from fastdata.render.kernels.compiled import digest_of_sources, entry, part
-from fastdata.render.kernels.lanes import WIDTH, address_of, fill_bytes, keep, number
+from fastdata.render.kernels.lanes import WIDTH, number
+from fastdata.render.kernels.memory import address_of, fill_bytes, keep
 from fastdata.render.kernels.paint import clip_row, mask_row, paint_row, shape_rows
 from fastdata.render.kernels.warp import LINE_FIELDS, warp_row
 

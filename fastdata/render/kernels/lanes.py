@@ -1,12 +1,9 @@
-"""Vectors of 16 pixels inside a compiled kernel, and memory by address.
+"""Vectors of 16 pixels inside a compiled kernel: their types and arithmetic.
 
 Numba has no vector type; LLVM has. ``Lanes`` is one, and each function below is one instruction or a few on it. Everything is
 written in LLVM's own operations, which any processor can run, and where x86 with AVX2 has a single instruction for it, that one
 is named: both give the same bits. Only ``pair_sums`` has no such form: where it is missing (``HAS_PAIR_SUMS``), a kernel goes
 pixel by pixel.
-
-Addresses are integers: a kernel walks over rows of pictures of all sizes, which no array type describes. Whoever calls a function
-here answers for the bounds.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -17,7 +14,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import models, register_model
 
@@ -25,7 +21,6 @@ from fastdata.render.kernels.compiled import instruction
 
 WIDTH = 16
 """Pixels that one vector holds."""
-
 HAS_PAIR_SUMS = "+avx2" in cpu_target.target_context.codegen().magic_tuple()[2]
 """Whether the code is compiled for a processor with AVX2; ``NUMBA_CPU_NAME=generic`` says no."""
 
@@ -44,74 +39,30 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, ir.VectorType(fe_type.element, fe_type.count))
 
 
-_I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
-_V16, _V32, _VF = (ir.VectorType(e, WIDTH) for e in (_I16, _I32, _F32))
-_B16, _B32 = ir.VectorType(_I8, 16), ir.VectorType(_I8, 32)
-
-i16x16 = Lanes(_I16, WIDTH)
-u8x32 = Lanes(_I8, 32)
-f32x16 = Lanes(_F32, WIDTH)
-i32x16 = Lanes(_I32, WIDTH)
-
-
+I8, I16, I32, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
+V16, V32, VF = (ir.VectorType(e, WIDTH) for e in (I16, I32, F32))
+B16, B32 = ir.VectorType(I8, 16), ir.VectorType(I8, 32)
+i16x16 = Lanes(I16, WIDTH)
+u8x32 = Lanes(I8, 32)
+f32x16 = Lanes(F32, WIDTH)
+i32x16 = Lanes(I32, WIDTH)
 _FIRST_HALF, _SECOND_HALF = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
 """Order of the lanes of ``f32x16``: x86 widens and packs within halves of a register, and so need not cross them."""
 
 
-def _indices(numbers: Any) -> Any:
-    return ir.Constant(ir.VectorType(_I32, len(numbers)), list(numbers))
+def indices(numbers: Any) -> Any:
+    return ir.Constant(ir.VectorType(I32, len(numbers)), list(numbers))
 
 
-def _pointer(builder: Any, address: Any, what: Any) -> Any:
-    return builder.inttoptr(address, what.as_pointer())
-
-
-def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
+def call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
     kind = ir.FunctionType(result, [a.type for a in args])
     return builder.call(builder.module.declare_intrinsic(name, fnty=kind), args)
 
 
-def _splat(builder: Any, value: Any, what: Any) -> Any:
-    one = builder.insert_element(ir.Constant(what, ir.Undefined), value, ir.Constant(_I32, 0))
-    zeros = ir.Constant(ir.VectorType(_I32, what.count), [0] * what.count)
+def splat(builder: Any, value: Any, what: Any) -> Any:
+    one = builder.insert_element(ir.Constant(what, ir.Undefined), value, ir.Constant(I32, 0))
+    zeros = ir.Constant(ir.VectorType(I32, what.count), [0] * what.count)
     return builder.shuffle_vector(one, ir.Constant(what, ir.Undefined), zeros)
-
-
-def _loader(memory: Any, signed: bool) -> Any:
-    """Make a function that reads element ``i`` of numbers at an address."""
-
-    @instruction
-    def load(typingctx: Any, address: Any, i: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            at = builder.gep(_pointer(builder, args[0], memory), [args[1]], source_etype=memory)
-            value = builder.load(at, typ=memory)
-            value.align = 1
-            if memory == ir.IntType(64):
-                return value
-            return builder.sext(value, ir.IntType(64)) if signed else builder.zext(value, ir.IntType(64))
-
-        return types.int64(types.int64, types.int64), codegen
-
-    return load
-
-
-def _storer(memory: Any) -> Any:
-    """Make a function that writes element ``i`` of numbers at an address."""
-
-    @instruction
-    def store(typingctx: Any, address: Any, i: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            at = builder.gep(_pointer(builder, args[0], memory), [args[1]], source_etype=memory)
-            builder.store(builder.trunc(args[2], memory), at, align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), codegen
-
-    return store
-
-
-load_u8, load_u16, load_i64 = _loader(_I8, False), _loader(_I16, False), _loader(ir.IntType(64), True)
-store_u8, store_i16 = _storer(_I8), _storer(_I16)
 
 
 @instruction
@@ -125,79 +76,11 @@ def number(typingctx: Any, value: Any) -> Any:
 
 
 @instruction
-def address_of(typingctx: Any, array: Any) -> Any:
-    """Address of an array's first element.
-
-    Numba lets go of an array after its last use and sees no use in an address: :func:`keep` has to come after the last access.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-
-        struct = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
-        return builder.ptrtoint(struct.data, ir.IntType(64))
-
-    return types.int64(array), codegen
-
-
-@instruction
-def keep(typingctx: Any, arrays: Any) -> Any:
-    """Count as a use of a tuple of arrays, and do nothing."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_dummy_value()
-
-    return types.void(arrays), codegen
-
-
-def _vector_load(lanes: Lanes, what: Any) -> Any:
-    @instruction
-    def load(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            value = builder.load(_pointer(builder, args[0], what), typ=what)
-            value.align = 1
-            return value
-
-        return lanes(types.int64), codegen
-
-    return load
-
-
-load_v16, load_i32, load_bytes32 = _vector_load(i16x16, _V16), _vector_load(i32x16, _V32), _vector_load(u8x32, _B32)
-
-
-@instruction
-def store_v16(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write 16 numbers of 16 bits."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], _pointer(builder, args[0], _V16), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, i16x16), codegen
-
-
-@instruction
-def store_low_bytes(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write 16 numbers of 0..255 as bytes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if HAS_PAIR_SUMS:
-            halves = [builder.shuffle_vector(args[1], args[1], _indices(range(i, i + 8))) for i in (0, 8)]
-            packed = _call(builder, "llvm.x86.sse2.packuswb.128", _B16, halves)
-        else:
-            packed = builder.trunc(args[1], _B16)
-        builder.store(packed, _pointer(builder, args[0], _B16), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, i16x16), codegen
-
-
-@instruction
 def all_lanes(typingctx: Any, value: Any) -> Any:
     """The same whole number 16 times."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _splat(builder, builder.trunc(args[0], _I16), _V16)
+        return splat(builder, builder.trunc(args[0], I16), V16)
 
     return i16x16(types.int64), codegen
 
@@ -207,7 +90,7 @@ def all_f32(typingctx: Any, value: Any) -> Any:
     """The same float 16 times."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _splat(builder, args[0], _VF)
+        return splat(builder, args[0], VF)
 
     return f32x16(types.float32), codegen
 
@@ -226,15 +109,15 @@ def _binary(lanes: Lanes, emit: Any) -> Any:
 
 
 def _named(name: str) -> Any:
-    return lambda builder, a, b: _call(builder, f"llvm.{name}.v16i16", _V16, [a, b])
+    return lambda builder, a, b: call(builder, f"llvm.{name}.v16i16", V16, [a, b])
 
 
 def _emit_rounded_product(builder: Any, a: Any, b: Any) -> Any:
     if HAS_PAIR_SUMS:
-        return _call(builder, "llvm.x86.avx2.pmul.hr.sw", _V16, [a, b])
-    one, fourteen = (ir.Constant(_V32, [n] * WIDTH) for n in (1, 14))
-    product = builder.mul(builder.sext(a, _V32), builder.sext(b, _V32))
-    return builder.trunc(builder.lshr(builder.add(builder.lshr(product, fourteen), one), one), _V16)
+        return call(builder, "llvm.x86.avx2.pmul.hr.sw", V16, [a, b])
+    one, fourteen = (ir.Constant(V32, [n] * WIDTH) for n in (1, 14))
+    product = builder.mul(builder.sext(a, V32), builder.sext(b, V32))
+    return builder.trunc(builder.lshr(builder.add(builder.lshr(product, fourteen), one), one), V16)
 
 
 add = _binary(i16x16, lambda builder, a, b: builder.add(a, b))
@@ -256,7 +139,7 @@ f32_mul = _binary(f32x16, lambda builder, a, b: builder.fmul(a, b))
 
 
 def _comparison(how: str) -> Any:
-    return _binary(i16x16, lambda builder, a, b: builder.sext(builder.icmp_signed(how, a, b), _V16))
+    return _binary(i16x16, lambda builder, a, b: builder.sext(builder.icmp_signed(how, a, b), V16))
 
 
 equal, greater = _comparison("=="), _comparison(">")
@@ -268,7 +151,7 @@ def choose(typingctx: Any, mask: Any, yes: Any, no: Any) -> Any:
     """Lanes of ``yes`` where all bits of the mask are set, of ``no`` where none is."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        is_set = builder.icmp_signed("<", args[0], ir.Constant(_V16, [0] * WIDTH))
+        is_set = builder.icmp_signed("<", args[0], ir.Constant(V16, [0] * WIDTH))
         return builder.select(is_set, args[1], args[2])
 
     return i16x16(i16x16, i16x16, i16x16), codegen
@@ -279,7 +162,7 @@ def shift_right(typingctx: Any, value: Any, bits: Any) -> Any:
     """Unsigned, by the same number of bits in all lanes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.lshr(args[0], _splat(builder, builder.trunc(args[1], _I16), _V16))
+        return builder.lshr(args[0], splat(builder, builder.trunc(args[1], I16), V16))
 
     return i16x16(i16x16, types.int64), codegen
 
@@ -289,7 +172,7 @@ def shift_left(typingctx: Any, value: Any, bits: Any) -> Any:
     """By the same number of bits in all lanes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.shl(args[0], _splat(builder, builder.trunc(args[1], _I16), _V16))
+        return builder.shl(args[0], splat(builder, builder.trunc(args[1], I16), V16))
 
     return i16x16(i16x16, types.int64), codegen
 
@@ -299,12 +182,12 @@ def to_f32(typingctx: Any, value: Any) -> Any:
     """Numbers of 0..32767 as floats."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero = ir.Constant(_V16, [0] * WIDTH)
+        zero = ir.Constant(V16, [0] * WIDTH)
         halves = []
         for half in (_FIRST_HALF, _SECOND_HALF):
-            with_zeros = builder.shuffle_vector(args[0], zero, _indices([n for i in half for n in (i, 16)]))
-            halves.append(builder.bitcast(with_zeros, ir.VectorType(_I32, 8)))  # little-endian: the zero is the upper part
-        return builder.sitofp(builder.shuffle_vector(halves[0], halves[1], _indices(range(16))), _VF)
+            with_zeros = builder.shuffle_vector(args[0], zero, indices([n for i in half for n in (i, 16)]))
+            halves.append(builder.bitcast(with_zeros, ir.VectorType(I32, 8)))  # little-endian: the zero is the upper part
+        return builder.sitofp(builder.shuffle_vector(halves[0], halves[1], indices(range(16))), VF)
 
     return f32x16(i16x16), codegen
 
@@ -314,47 +197,17 @@ def to_i16(typingctx: Any, value: Any) -> Any:
     """Floats rounded to the nearest, half to even, then to -32768..32767."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        whole = _call(builder, "llvm.lrint.v16i32.v16f32", _V32, [args[0]])
+        whole = call(builder, "llvm.lrint.v16i32.v16f32", V32, [args[0]])
         if HAS_PAIR_SUMS:
-            halves = [builder.shuffle_vector(whole, whole, _indices(range(i, i + 8))) for i in (0, 8)]
-            return _call(builder, "llvm.x86.avx2.packssdw", _V16, halves)
-        low, high = (ir.Constant(_V32, [n] * WIDTH) for n in (-32768, 32767))
-        whole = _call(builder, "llvm.smin.v16i32", _V32, [_call(builder, "llvm.smax.v16i32", _V32, [whole, low]), high])
-        lanes = builder.trunc(whole, _V16)
+            halves = [builder.shuffle_vector(whole, whole, indices(range(i, i + 8))) for i in (0, 8)]
+            return call(builder, "llvm.x86.avx2.packssdw", V16, halves)
+        low, high = (ir.Constant(V32, [n] * WIDTH) for n in (-32768, 32767))
+        whole = call(builder, "llvm.smin.v16i32", V32, [call(builder, "llvm.smax.v16i32", V32, [whole, low]), high])
+        lanes = builder.trunc(whole, V16)
         back = sorted(range(WIDTH), key=[*_FIRST_HALF, *_SECOND_HALF].__getitem__)
-        return builder.shuffle_vector(lanes, lanes, _indices(back))
+        return builder.shuffle_vector(lanes, lanes, indices(back))
 
     return i16x16(f32x16), codegen
-
-
-@instruction
-def load_two_halves(typingctx: Any, first: Any, second: Any) -> Any:
-    """16 bytes from each of two addresses."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        halves = []
-        for address in args:
-            half = builder.load(_pointer(builder, address, _B16), typ=_B16)
-            half.align = 1
-            halves.append(half)
-        order = ir.Constant(ir.VectorType(_I32, 32), list(range(32)))
-        return builder.shuffle_vector(halves[0], halves[1], order)
-
-    return u8x32(types.int64, types.int64), codegen
-
-
-@instruction
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Have the processor fetch what lies at an address; no address is wrong."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(builder, args[0], _I8)
-        how = [ir.Constant(_I32, n) for n in (0, 3, 1)]  # to read, into all caches, as data
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-        builder.call(builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), kind), [pointer, *how])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
 
 
 @instruction
@@ -368,9 +221,9 @@ def pair_sums(typingctx: Any, pixels: Any, places: Any, weights: Any) -> Any:
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        centred = builder.xor(args[0], ir.Constant(_B32, [-128] * 32))
-        pairs = _call(builder, "llvm.x86.avx2.pshuf.b", _B32, [centred, args[1]])
-        return _call(builder, "llvm.x86.avx2.pmadd.ub.sw", _V16, [args[2], pairs])
+        centred = builder.xor(args[0], ir.Constant(B32, [-128] * 32))
+        pairs = call(builder, "llvm.x86.avx2.pshuf.b", B32, [centred, args[1]])
+        return call(builder, "llvm.x86.avx2.pmadd.ub.sw", V16, [args[2], pairs])
 
     return i16x16(u8x32, u8x32, u8x32), codegen
 
@@ -378,8 +231,8 @@ def pair_sums(typingctx: Any, pixels: Any, places: Any, weights: Any) -> Any:
 i32_add = _binary(i32x16, lambda builder, a, b: builder.add(a, b))
 i32_mul = _binary(i32x16, lambda builder, a, b: builder.mul(a, b))
 i32_and = _binary(i32x16, lambda builder, a, b: builder.and_(a, b))
-i32_min = _binary(i32x16, lambda builder, a, b: _call(builder, "llvm.smin.v16i32", _V32, [a, b]))
-i32_max = _binary(i32x16, lambda builder, a, b: _call(builder, "llvm.smax.v16i32", _V32, [a, b]))
+i32_min = _binary(i32x16, lambda builder, a, b: call(builder, "llvm.smin.v16i32", V32, [a, b]))
+i32_max = _binary(i32x16, lambda builder, a, b: call(builder, "llvm.smax.v16i32", V32, [a, b]))
 
 
 @instruction
@@ -387,7 +240,7 @@ def all_i32(typingctx: Any, value: Any) -> Any:
     """The same whole number 16 times."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _splat(builder, builder.trunc(args[0], _I32), _V32)
+        return splat(builder, builder.trunc(args[0], I32), V32)
 
     return i32x16(types.int64), codegen
 
@@ -397,8 +250,8 @@ def ramp(typingctx: Any, step: Any) -> Any:
     """0, step, 2 * step, ..."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        steps = _splat(builder, builder.trunc(args[0], _I32), _V32)
-        return builder.mul(steps, ir.Constant(_V32, list(range(WIDTH))))
+        steps = splat(builder, builder.trunc(args[0], I32), V32)
+        return builder.mul(steps, ir.Constant(V32, list(range(WIDTH))))
 
     return i32x16(types.int64), codegen
 
@@ -408,7 +261,7 @@ def i32_shift_right(typingctx: Any, value: Any, bits: Any) -> Any:
     """Signed, by the same number of bits in all lanes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ashr(args[0], _splat(builder, builder.trunc(args[1], _I32), _V32))
+        return builder.ashr(args[0], splat(builder, builder.trunc(args[1], I32), V32))
 
     return i32x16(i32x16, types.int64), codegen
 
@@ -418,28 +271,9 @@ def narrow(typingctx: Any, value: Any) -> Any:
     """The low 16 bits of each number."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.trunc(args[0], _V16)
+        return builder.trunc(args[0], V16)
 
     return i16x16(i32x16), codegen
-
-
-@instruction
-def load_pairs(typingctx: Any, address: Any, places: Any) -> Any:
-    """Two neighbouring bytes from each of 16 places after an address, the first in the low byte."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        base = _pointer(builder, args[0], _I8)
-        pairs = ir.Constant(_V16, ir.Undefined)
-        for i in range(WIDTH):
-            lane = ir.Constant(_I32, i)
-            place = builder.sext(builder.extract_element(args[1], lane), ir.IntType(64))
-            at = builder.gep(base, [place], source_etype=_I8)
-            pair = builder.load(builder.bitcast(at, _I16.as_pointer()), typ=_I16)
-            pair.align = 1
-            pairs = builder.insert_element(pairs, pair, lane)
-        return pairs
-
-    return i16x16(types.int64, i32x16), codegen
 
 
 @instruction
@@ -447,28 +281,13 @@ def weighted_pairs(typingctx: Any, pairs: Any, weights: Any) -> Any:
     """``(pixel - 128) * weight`` of the two bytes of each number, summed; the weights add up to 255."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        centred = builder.xor(args[0], ir.Constant(_V16, [-32640] * WIDTH))  # 0x80 in both bytes
+        centred = builder.xor(args[0], ir.Constant(V16, [-32640] * WIDTH))  # 0x80 in both bytes
         if HAS_PAIR_SUMS:
-            as_bytes = [builder.bitcast(value, _B32) for value in (args[1], centred)]
-            return _call(builder, "llvm.x86.avx2.pmadd.ub.sw", _V16, as_bytes)
-        low, high = (ir.Constant(_V16, [n] * WIDTH) for n in (255, 8))
+            as_bytes = [builder.bitcast(value, B32) for value in (args[1], centred)]
+            return call(builder, "llvm.x86.avx2.pmadd.ub.sw", V16, as_bytes)
+        low, high = (ir.Constant(V16, [n] * WIDTH) for n in (255, 8))
         first = builder.mul(builder.ashr(builder.shl(centred, high), high), builder.and_(args[1], low))
         second = builder.mul(builder.ashr(centred, high), builder.lshr(args[1], high))
         return builder.add(first, second)
 
     return i16x16(i16x16, i16x16), codegen
-
-
-@instruction
-def fill_bytes(typingctx: Any, address: Any, count: Any, value: Any) -> Any:
-    """Write the same byte ``count`` times."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-
-        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I8, ir.IntType(64), ir.IntType(1)])
-        memset = builder.module.declare_intrinsic("llvm.memset", (_I8.as_pointer(), ir.IntType(64)), kind)
-        is_volatile = ir.Constant(ir.IntType(1), 0)
-        builder.call(memset, [_pointer(builder, args[0], _I8), builder.trunc(args[2], _I8), args[1], is_volatile])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fastdata.render.kernels.compiled import part
-from fastdata.render.kernels.lanes import WIDTH, add, all_lanes, bit_and, load_v16, product_q15, store_v16, sub
+from fastdata.render.kernels.lanes import WIDTH, add, all_lanes, bit_and, product_q15, sub
+from fastdata.render.kernels.memory import load_v16, store_v16
 
 INSIDE = -1
 """All bits: where a row is painted."""

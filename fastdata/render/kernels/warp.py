@@ -12,26 +12,24 @@ from typing import Any
 import numpy as np
 
 from fastdata.augment.recipe import FILL
-from fastdata.render.kernels.axis import (
+from fastdata.render.kernels.axis import ROW_WEIGHT, UNIT
+from fastdata.render.kernels.bands import (
     ADDRESS,
     FULL_WEIGHT,
     LEFT,
     PLANE,
     ROW,
-    ROW_WEIGHT,
     SEEN_BOTTOM,
     SEEN_LEFT,
     SEEN_RIGHT,
     SEEN_TOP,
     TOP,
-    UNIT,
     owner_at,
 )
 from fastdata.render.kernels.compiled import part
 from fastdata.render.kernels.lanes import (
     WIDTH,
     add,
-    address_of,
     all_i32,
     all_lanes,
     i32_add,
@@ -40,18 +38,13 @@ from fastdata.render.kernels.lanes import (
     i32_min,
     i32_mul,
     i32_shift_right,
-    keep,
-    load_i32,
-    load_pairs,
-    load_u8,
     narrow,
     product_q15,
     ramp,
-    store_i16,
-    store_v16,
     sub,
     weighted_pairs,
 )
+from fastdata.render.kernels.memory import address_of, keep, load_i32, load_pairs, load_u8, store_i16, store_v16
 
 MIXED, EMPTY = -2, -1
 """Owners of a column beside the tiles' numbers: pixels of several, no tile at all."""
