@@ -83,8 +83,10 @@ def draw(recipe: Recipe, tiles: list[U8], out: U8, *, by_vector: bool = True) ->
 
 
 def table_of(recipe: Recipe, tiles: list[U8]) -> I64:
-    """Return the kernel's table of tiles: where each lies in memory and on the canvas."""
-    table = np.empty((len(tiles), 11), np.int64)
+    """Return the kernel's table of tiles, in the order of ``kernels.bands``: where each lies in memory and on the canvas."""
+    from fastdata.render.kernels.bands import TILE_FIELDS
+
+    table = np.empty((len(tiles), TILE_FIELDS), np.int64)
     for row, tile in zip(table, tiles, strict=True):
         plane, line, _ = tile.strides
         row[:3] = tile.__array_interface__["data"][0], plane if len(tile) == 3 else 0, line
