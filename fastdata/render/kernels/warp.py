@@ -132,10 +132,9 @@ def _draw_block(tiles: Any, t: int, line: Any, j: int, steps: Any, to_at: int, r
     # A place may round to just outside of the tile; memory outside is never read.
     left, top = tiles[t, SEEN_LEFT], tiles[t, SEEN_TOP]
     if line[D1] == 0:
-        u, v = _place(line, j)
-        du, dv = line[U1] / line[D0], line[V1] / line[D0]
-        x = i32_add(all_i32(int(np.floor((u - left) * FINE))), ramp(int(np.rint(du * FINE))))
-        y = i32_add(all_i32(int(np.floor((v - top) * FINE))), ramp(int(np.rint(dv * FINE))))
+        u, v = line[U0] + j * line[U1] - 0.5, line[V0] + j * line[V1] - 0.5  # D0 is 1
+        x = i32_add(all_i32(int(np.floor((u - left) * FINE))), ramp(int(np.rint(line[U1] * FINE))))
+        y = i32_add(all_i32(int(np.floor((v - top) * FINE))), ramp(int(np.rint(line[V1] * FINE))))
     else:
         for i in range(WIDTH):
             u, v = _place(line, j + i)
@@ -217,6 +216,10 @@ def warp_row(
     for i in range(3):
         line[2 * i] = back[i, 0] * 0.5 + back[i, 1] * (y + 0.5) + back[i, 2]
         line[2 * i + 1] = back[i, 0]
+    if line[D1] == 0 and line[D0] > 0:
+        for i in range(4):
+            line[i] /= line[D0]
+        line[D0] = 1
     _mark_owners(tiles, first, last, line, owners)
     j = 0
     while j < width:
