@@ -225,7 +225,8 @@ def test_a_mask_is_the_union_of_its_shapes_as_rings_are_filled_elsewhere(seed: i
     height, width = (int(n) for n in rng.integers(1, 40, 2))
     shapes = []
     for _ in range(rng.integers(0, 4)):
-        rings = [rng.uniform(-10, 50, (int(rng.integers(0, 8)), 2)) for _ in range(rng.integers(0, 4))]
+        low, high = [(-10, 50), (0, 4)][rng.integers(2)]  # few places: edges along the centres of a row or a column
+        rings = [rng.uniform(low, high, (int(rng.integers(0, 8)), 2)) for _ in range(rng.integers(0, 4))]
         step = rng.choice([0.5, 1.0, 1 / 64])
         shapes.append([(np.rint(ring / step) * step).astype(np.float32) for ring in rings])
     flat = [ring for shape in shapes for ring in shape]
