@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,9 @@ Bool = npt.NDArray[np.bool_]
 
 FREE_SHARE = 0.30
 """Copy-Paste may hide less than this share of each object that is there (Ultralytics 8.4.190 ``CopyPaste``)."""
+
+PAIRS_AT_ONCE = 1 << 15
+"""Pairs of objects that are compared at once: 2 MiB, which the nearer caches hold."""
 
 
 def mirrored(objects: Objects, canvas_wh: I64) -> Objects:
@@ -46,12 +50,7 @@ def pasted(candidates: Objects, existing: Objects, share: float) -> Objects:
     scenes = int(max(candidates.scene.max(initial=-1), existing.scene.max(initial=-1))) + 1
     has_outline = np.zeros(scenes, np.bool_)
     has_outline[existing.scene[existing.has_outline]] = True
-    there = np.searchsorted(existing.scene, np.arange(scenes + 1))
-    first, last = there[candidates.scene], there[candidates.scene + 1]
-    j = np.repeat(np.arange(len(candidates)), last - first)
-    i = ragged.ranges(first, last)
-    hidden = _overlap(candidates.xyxy[j], existing.xyxy[i]) / _area(existing.xyxy[i])
-    worst = ragged.row_max(hidden, ragged.offsets_of(last - first), 0.0)
+    worst = _most_hidden(candidates, existing, scenes)
     may_come = np.flatnonzero(candidates.has_outline & has_outline[candidates.scene] & (worst < FREE_SHARE))
     ordered = may_come[np.lexsort((worst[may_come], candidates.scene[may_come]))]
     scene = candidates.scene[ordered]
@@ -115,6 +114,24 @@ def cut(objects: Objects, rects: F64, task: str) -> Objects:
     keypoints = seen_keypoints(objects.keypoints, rects) if objects.keypoints.shape[1] else objects.keypoints
     objects = replace(objects, xyxy=xyxy, points=points, point_offsets=point_offsets, keypoints=keypoints)
     return objects.take((xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1]))
+
+
+def _most_hidden(candidates: Objects, existing: Objects, scenes: int) -> F64:
+    """Return for each candidate the largest share of an object of its scene that it hides.
+
+    Every candidate against every object: a mosaic of crowded pictures has millions of pairs, so only so many are in memory.
+    """
+    out = np.zeros(len(candidates))
+    from_candidate, from_object = (np.searchsorted(of.scene, np.arange(scenes + 1)).tolist() for of in (candidates, existing))
+    for (first, last), (i0, i1) in zip(itertools.pairwise(from_candidate), itertools.pairwise(from_object), strict=True):
+        there = existing.xyxy[i0:i1]
+        at_once = max(PAIRS_AT_ONCE // max(len(there), 1), 1)
+        for j0 in range(first, last, at_once) if len(there) else ():
+            own = candidates.xyxy[j0 : min(j0 + at_once, last), None]
+            low, high = np.maximum(own[..., :2], there[:, :2]), np.minimum(own[..., 2:], there[:, 2:])
+            side = np.maximum(high - low, 0.0)
+            out[j0 : j0 + len(own)] = (side[..., 0] * side[..., 1] / _area(there)).max(axis=1)
+    return out
 
 
 def _overlap(a: F64, b: F64) -> F64:
