@@ -51,8 +51,13 @@ class Prefetch(Generic[T]):
         if self._given >= self._count:
             raise StopIteration
         pool = self._start()
-        while len(self._waiting) < min(self._ahead, self._count - self._given):
-            self._waiting.append(pool.submit(self._make, self._given + len(self._waiting)))
+        try:
+            while len(self._waiting) < min(self._ahead, self._count - self._given):
+                self._waiting.append(pool.submit(self._make, self._given + len(self._waiting)))
+        except BaseException:
+            # Interrupted while a thread starts, the pool does not know of it: only its end, said now, lets the program end.
+            self.drop(wait=False)
+            raise
         try:
             # Interrupted while it waits, it can be asked again: nothing has been taken away yet.
             result = self._waiting[0].result()

@@ -262,3 +262,20 @@ def test_an_interrupt_while_waiting_loses_nothing() -> None:
         assert list(ahead) == [1, 2, 3, 4]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_a_thread_starts_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread stays that nobody knows of, and the iterator can still be asked."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise KeyboardInterrupt
+
+    ahead = Prefetch(lambda k: k, 5, 2, 3)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(ahead)
+    assert all_threads_end()
+    assert list(ahead) == [0, 1, 2, 3, 4]

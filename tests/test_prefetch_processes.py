@@ -83,6 +83,20 @@ HANDLED = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_ha
 """What Python does by itself unless it was started in the background."""
 
 
+BEGUN = """
+import threading
+ahead.drop()
+start = threading.Thread.start
+def interrupted(thread):
+    start(thread)
+    threading.Thread.start = start
+    raise KeyboardInterrupt
+threading.Thread.start = interrupted
+next(ahead)
+"""
+"""Ctrl-C while the first thread starts, before its pool has noted it; the traceback holds the iterator to the end."""
+
+
 @pytest.mark.parametrize(
     ("last", "code", "says"),
     [
@@ -91,6 +105,7 @@ HANDLED = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_ha
         ("raise ValueError('unmet')", 1, "ValueError: unmet\n"),
         ("circle = [ahead]; circle.append(circle); del ahead", 0, ""),
         (f"{HANDLED}; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)", -signal.SIGINT, "KeyboardInterrupt\n"),
+        (f"{HANDLED}; {BEGUN}", -signal.SIGINT, "KeyboardInterrupt\n"),
     ],
 )
 def test_a_program_ends_in_the_middle_of_an_iteration(last: str, code: int, says: str) -> None:
