@@ -240,7 +240,7 @@ class _Iteration:
         try:
             batch = next(ahead)
         except StopIteration:
-            self._ended, loader._place = True, (self._epoch + 1, 0)
+            self._ended, loader._place = True, loader._next
             raise
         except Exception:
             self._ended = True

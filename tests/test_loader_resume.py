@@ -163,6 +163,18 @@ def test_naming_the_epoch_of_a_state_keeps_its_place_and_another_one_does_not() 
         assert len(list(asked)) == 10
 
 
+def test_a_state_at_the_end_of_an_epoch_is_of_the_one_that_comes() -> None:
+    """Also where another iteration, or set_epoch, has moved on while this one was under way."""
+    loader = loader_of(Pictures(8), 4)
+    for _ in loader:
+        for _ in loader:
+            pass
+    assert saved(loader)["epoch"] == next(iter(loader))["epoch"] == 3
+    for _ in loader:
+        loader.set_epoch(7)
+    assert saved(loader)["epoch"] == next(iter(loader))["epoch"] == 7
+
+
 def test_the_place_after_an_error_is_that_of_the_last_batch() -> None:
     """So the failing batch is tried again by a run that goes on."""
     order = epoch_order(20, 3, 0).tolist()
