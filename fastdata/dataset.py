@@ -69,6 +69,7 @@ class YoloDataset:
     def __init__(self, store: Store | str | os.PathLike[str], **options: Any) -> None:
         self.samples = Samples(store, **options)
         self._shared = _Shared(len(self.samples))
+        self._open_ended = self.samples.epochs is None
         self._settled_in = 0
 
     def __len__(self) -> int:
@@ -204,8 +205,8 @@ class YoloDataset:
         if not -n <= i < n:
             raise IndexError(f"id must be in 0..{n - 1}, got {i}")
         shared = self._shared
-        if shared.closed.value and self.samples.epochs is None:
-            self.samples.epochs = 0  # so every epoch is one of the last
+        if self._open_ended:
+            self.samples.epochs = 0 if shared.closed.value else None  # 0: every epoch is one of the last
         if isinstance(i, Index):
             return int(i), i.epoch, i.draw
         where, epoch = int(i) % n, int(shared.epoch.value)

@@ -188,6 +188,18 @@ def test_closing_mosaic_by_hand_reaches_workers(path: Path) -> None:
         assert max(kit.colours_in(image.numpy()) for batch in loader for image in batch["img"]) == 1
 
 
+def test_mosaic_that_was_closed_by_hand_can_be_opened_again(path: Path) -> None:
+    """For a second training with the same dataset, in workers too."""
+    ds = dataset(path, epochs=None)
+    loader = load(ds, "fork", sampler=range(8))
+    ds.set_epoch(0)
+    want = digests(loader)
+    ds.close_mosaic()
+    assert digests(loader) != want
+    ds.mosaic = True
+    assert digests(loader) == want
+
+
 def test_the_epoch_and_not_the_call_decides_where_the_epochs_are_known(path: Path) -> None:
     """Batches of the epoch before that were fetched ahead keep their mosaics."""
     ds = dataset(path)
