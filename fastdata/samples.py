@@ -170,7 +170,7 @@ class Samples:
 
         Raises:
             IndexError: An id is not in 0..n - 1.
-            UsageError: The ids have different shapes.
+            UsageError: The ids are no whole numbers, or have different shapes.
         """
         where = self._checked(ids)
         entries, out_hw = self.entries[where], self._out_hw(where)
@@ -263,7 +263,10 @@ class Samples:
         } | {name: getattr(self, name) for name in ("task", "imgsz", "seed", "epochs", "augment", "single_cls")}
 
     def _checked(self, ids: npt.ArrayLike) -> I64:
-        where = np.atleast_1d(np.asarray(ids, np.int64))
+        where = np.atleast_1d(np.asarray(ids))
+        if where.ndim != 1 or (len(where) and where.dtype.kind not in "iu"):  # a mask of bools would be ids 0 and 1
+            raise UsageError(f"ids must be whole numbers in one row, got {where.dtype} of shape {where.shape}")
+        where = where.astype(np.int64)
         if len(where) and not 0 <= int(where.min()) <= int(where.max()) < len(self):
             raise IndexError(f"id must be in 0..{len(self) - 1}, got {int(where.min())}..{int(where.max())}")
         return where

@@ -285,3 +285,12 @@ def test_an_id_that_is_not_there_is_an_index_error(store_of: Any) -> None:
     for ids in ([10], [-1], [0, 10]):
         with pytest.raises(IndexError, match=r"id must be in 0\.\.9"):
             samples.draw(ids)
+
+
+@pytest.mark.parametrize("ids", [[True, False], [0.7], [[0, 1]], ["0"]])
+def test_ids_that_are_no_row_of_whole_numbers_are_refused(store_of: Any, ids: Any) -> None:
+    """NumPy would make ids 1 and 0 of a mask, and 0 of 0.7."""
+    samples = Samples(store_of("detect"), imgsz=64)
+    with pytest.raises(UsageError, match="ids must be whole numbers in one row, got"):
+        samples.draw(ids)
+    assert len(samples.recipe([])) == 0

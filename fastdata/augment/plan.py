@@ -70,6 +70,8 @@ def plan(
         raise UsageError(f"imgsz must be at least 1, got {imgsz}")
     if len(entry) and not 0 <= int(entry.min()) <= int(entry.max()) < len(catalog):
         raise UsageError(f"an entry must be in 0..{len(catalog) - 1}, got {int(entry.min())}..{int(entry.max())}")
+    if np.shape(draws) not in ((), (1,), (len(entry),)):
+        raise UsageError(f"draws must be one number, or one for each of {len(entry)} entries, got shape {np.shape(draws)}")
     policy = policy.at(epoch, epochs)
     if out_hw is not None:
         policy = replace(policy, mosaic=0.0, mixup=0.0, cutmix=0.0)

@@ -32,6 +32,9 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 """Lowest and highest value of each number, both allowed."""
 
+MIN_ZOOM, MAX_ZOOM = 0.001, 10.0
+"""Of an explicit pair: at the lowest a mosaic is one pixel; far below it a matrix has no inverse any more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -89,8 +92,10 @@ class Policy:
         if self.min_area_share is not None:
             _check("min_area_share", self.min_area_share, 0.0, 1.0)
         if isinstance(self.scale, (tuple, list)):  # a list is what YAML and JSON give
-            if len(self.scale) != 2 or not all(map(_is_number, self.scale)) or not 0 < self.scale[0] <= self.scale[1] <= 10:
-                raise UsageError(f"scale must be (lowest, highest) with 0 < lowest <= highest <= 10, got {self.scale!r}")
+            is_pair = len(self.scale) == 2 and all(map(_is_number, self.scale))
+            if not is_pair or not MIN_ZOOM <= self.scale[0] <= self.scale[1] <= MAX_ZOOM:
+                rule = f"(lowest, highest) with {MIN_ZOOM:g} <= lowest <= highest <= {MAX_ZOOM:g}"
+                raise UsageError(f"scale must be {rule}, got {self.scale!r}")
             object.__setattr__(self, "scale", (float(self.scale[0]), float(self.scale[1])))
         elif not _is_number(self.scale) or not 0 <= self.scale < 1:
             raise UsageError(f"scale must be in 0 <= scale < 1, or (lowest, highest), got {self.scale!r}")

@@ -245,6 +245,8 @@ def test_an_empty_batch_is_a_batch() -> None:
         ({"imgsz": 0}, "imgsz must be at least 1, got 0"),
         ({"entries": [0, 12]}, r"an entry must be in 0\.\.11, got 0\.\.12"),
         ({"entries": [-1]}, r"an entry must be in 0\.\.11, got -1\.\.-1"),
+        ({"entries": [0, 1], "draws": [1, 2, 3]}, r"draws must be one number, or one for each of 2 entries, got shape \(3,\)"),
+        ({"draws": [1, 2]}, r"draws must be one number, or one for each of 1 entries, got shape \(2,\)"),
     ],
 )
 def test_arguments_that_break_a_rule_are_named(change: dict[str, Any], why: str) -> None:

@@ -98,8 +98,8 @@ def test_a_picture_cannot_be_made_to_vanish(name: str, wrong: float) -> None:
     [
         *(("scale", x, "in 0 <= scale < 1, or (lowest, highest)") for x in (1.0, -0.1, math.nan, "0.5", None, True)),
         *(
-            ("scale", x, "(lowest, highest) with 0 < lowest <= highest <= 10")
-            for x in ((0, 1), (2, 1), (1, 11), (1,), (1, 2, 3), (math.nan, 1), ("1", 2), [0.5, math.inf])
+            ("scale", x, "(lowest, highest) with 0.001 <= lowest <= highest <= 10")
+            for x in ((0, 1), (1e-100, 1), (0.0009, 1), (2, 1), (1, 11), (1,), (1, 2, 3), (math.nan, 1), ("1", 2), [1, math.inf])
         ),
         *(("hue", x, "'add' or 'multiply'") for x in ("plus", None)),
         *(("copy_paste_mode", x, "'flip' or 'mixup'") for x in ("mix", None)),
