@@ -207,9 +207,12 @@ def _report(trainer: Any, dataset: TrainerDataset) -> None:
     now = json.loads(json.dumps(now))
     if trainer.resume and path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))["samples"]
-        changed = [key for key in sorted(before.keys() | now["samples"].keys()) if before.get(key) != now["samples"].get(key)]
+        changed = {key for key in before.keys() | now["samples"].keys() if before.get(key) != now["samples"].get(key)}
+        if trainer.args.time:
+            changed.discard("epochs")  # a guess that the trainer betters as it goes
         if changed:
-            _warn(f"the resumed run sees other samples than it would have: {', '.join(changed)} changed since {path} was written")
+            listed = ", ".join(sorted(changed))
+            _warn(f"the resumed run sees other samples than it would have: {listed} changed since {path} was written")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")

@@ -149,6 +149,27 @@ def test_a_training_resumed_after_mosaic_was_closed_keeps_it_closed(
     assert "the resumed run sees other samples than it would have: plan_version changed" in capfd.readouterr().err
 
 
+def test_a_training_by_time_is_resumed_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """How many epochs it has is a guess that changes as it goes, and says nothing about its samples."""
+    data = dataset(tmp_path / "set", "detect")
+    trainer = accelerate(DetectionTrainer, store(data, tmp_path / "x.lmdb", "detect"))
+
+    def stop(running: Any) -> None:
+        if running.epoch == 0:
+            raise Stop
+
+    model = YOLO(TINY)
+    model.add_callback("on_fit_epoch_end", stop)
+    with pytest.raises(Stop):
+        model.train(trainer=trainer, **settings(tmp_path, data, epochs=50, time=0.0005, val=False))
+    report = tmp_path / "run/fastdata.json"
+    said = json.loads(report.read_text())
+    said["samples"]["epochs"] = 7
+    report.write_text(json.dumps(said))
+    YOLO(tmp_path / "run/weights/last.pt").train(resume=True, trainer=trainer, device="cpu")
+    assert "other samples" not in capfd.readouterr().err
+
+
 def test_memory_that_runs_out_halves_the_batch_and_frees_the_earlier_loaders(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
