@@ -98,9 +98,11 @@ class Samples:
                 f"policy must be a fastdata.Policy, got {type(policy).__name__}; a preset is had by its name from "
                 "fastdata.augment.policy.preset"
             )
-        self.imgsz, self.stride, self.batch_size, self.seed, self.epochs = imgsz, stride, batch_size, int(seed), epochs
-        self.augment, self.rect, self.single_cls = augment, rect, single_cls
-        self.overlap_mask, self.mask_ratio, self.on_bad = overlap_mask, mask_ratio, on_bad
+        # Python's own numbers: what a resumed run is told is JSON, which knows none of NumPy's.
+        self.imgsz, self.stride, self.batch_size, self.seed = int(imgsz), int(stride), int(batch_size), int(seed)
+        self.epochs = None if epochs is None else int(epochs)
+        self.augment, self.rect, self.single_cls = bool(augment), bool(rect), bool(single_cls)
+        self.overlap_mask, self.mask_ratio, self.on_bad = overlap_mask, int(mask_ratio), on_bad
         self.pad = (0.0 if augment else 0.5) if pad is None else float(pad)
         self.task = task_of(self.store, task)
         """One of :data:`fastdata.augment.recipe.TASKS`."""

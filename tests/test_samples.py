@@ -294,3 +294,11 @@ def test_ids_that_are_no_row_of_whole_numbers_are_refused(store_of: Any, ids: An
     with pytest.raises(UsageError, match="ids must be whole numbers in one row, got"):
         samples.draw(ids)
     assert len(samples.recipe([])) == 0
+
+
+def test_numbers_may_be_those_of_numpy(store_of: Any) -> None:
+    """As a search over settings has them; the state of a run is JSON all the same."""
+    path = store_of("detect")
+    options = {"imgsz": 64, "seed": 3, "epochs": 5, "stride": 32, "batch_size": 4, "single_cls": True, "rect": True}
+    samples = Samples(path, **{name: np.array(value)[()] for name, value in options.items()})
+    assert json.loads(json.dumps(samples.fingerprint())) == json.loads(json.dumps(Samples(path, **options).fingerprint()))
