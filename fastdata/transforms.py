@@ -31,8 +31,8 @@ class Transforms:
     """A ``Compose``, ready for any thread and process.
 
     Args:
-        compose: The user's; not changed. Its ``bbox_params`` are not needed, and of them only the limits below which a box is
-            dropped are used.
+        compose: The user's; not changed. Its ``bbox_params`` are not needed, and of them only the limits below which a box that
+            was moved is dropped are used.
         task: Of the samples.
 
     Raises:
@@ -112,13 +112,14 @@ class Transforms:
     def _prepared(self) -> Any:
         import albumentations
 
-        if not self._moves:
-            return copy.deepcopy(self._compose)
+        steps = copy.deepcopy(self._compose.transforms)
+        if not self._moves:  # without what the user's own says of boxes and keypoints, which are not handed over
+            return albumentations.Compose(steps, p=self._compose.p)
         theirs = self._compose.processors.get("bboxes")
         rules = {} if theirs is None else {name: getattr(theirs.params, name) for name in _KEEP_RULES}
         # Without clip the library refuses a box that rounding put a hair outside the frame (albumentations#459).
         ours = albumentations.BboxParams("pascal_voc", label_fields=["fastdata_row"], clip=True, **rules)
-        return albumentations.Compose(copy.deepcopy(self._compose.transforms), bbox_params=ours, p=self._compose.p)
+        return albumentations.Compose(steps, bbox_params=ours, p=self._compose.p)
 
 
 def _leaves(compose: Any) -> Iterator[Any]:

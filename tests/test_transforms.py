@@ -81,6 +81,16 @@ def test_limits_of_the_users_own_box_parameters_hold(path: Path) -> None:
     assert half.processors["bboxes"].params.label_fields == ["his"]
 
 
+@pytest.mark.filterwarnings("ignore:Got processor for:UserWarning")  # the library finds them useless
+@pytest.mark.parametrize("step", [A.InvertImg(p=1), A.HorizontalFlip(p=1)])
+def test_what_the_users_own_says_of_labels_is_not_asked_for(path: Path, step: Any) -> None:
+    """He fills in fields for boxes and keypoints by himself elsewhere, also where the transforms only change colours."""
+    boxes, points = A.BboxParams("yolo", label_fields=["his"]), A.KeypointParams("xy", label_fields=["other"])
+    recipe, images = samples_of(path, A.Compose([step], bbox_params=boxes, keypoint_params=points)).draw([0])
+    assert len(recipe.labels) == 1
+    assert (images == samples_of(path, A.Compose([step])).draw([0])[1]).all()
+
+
 def test_rounding_outside_the_frame_is_cut_first(path: Path) -> None:
     """ "x_max 1.0025": the library refuses a box that rounding put a hair outside (albumentations#459)."""
     samples = samples_of(path, A.Compose([A.HorizontalFlip(p=1)]))
