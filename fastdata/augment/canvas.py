@@ -15,7 +15,6 @@ import numpy.typing as npt
 from fastdata.augment import oriented, outline, ragged
 from fastdata.augment.layout import Tiles
 from fastdata.augment.objects import Objects, is_whole, mapped_boxes, seen_keypoints
-from fastdata.boxes import min_area_rectangle
 from fastdata.catalog import Catalog
 from fastdata.labels import BOX, CROWD, MASK, POLYGON
 
@@ -88,6 +87,7 @@ def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Co
     is_left = (found.xyxy[:, 2] > found.xyxy[:, 0]) & (found.xyxy[:, 3] > found.xyxy[:, 1])
     return found if is_left.all() else found.take(is_left)
 
+
 def _outlined(catalog: Catalog, view: View, task: str, gain: F64, origin: I64, rect: F64, found: Objects) -> Objects:
     """Give objects their rings where the view needs them, cut to the visible part of the tile; no box where no ring is left."""
     has_outline: Bool = catalog.part_offsets[found.instance + 1] > catalog.part_offsets[found.instance]
@@ -140,7 +140,7 @@ def _oriented(catalog: Catalog, tiles: Tiles, tile: I64, gain: F64, origin: I64,
     corners = np.zeros((n, 4, 2))
     corners[is_quad] = points[first[is_quad, None] + np.arange(4)]
     for i in np.flatnonzero(~is_quad).tolist():  # an outline in a set of oriented boxes: rare
-        corners[i] = min_area_rectangle(_hull(points[first[i] : last[i]]))
+        corners[i] = oriented.rectangle_around(oriented.convex_hull(points[first[i] : last[i]]))
     corners, xyxy = oriented.clip_corners(corners, _canvas_rects(tiles, tile))
     return replace(
         found,
@@ -150,23 +150,6 @@ def _oriented(catalog: Catalog, tiles: Tiles, tile: I64, gain: F64, origin: I64,
         point_offsets=4 * np.arange(n + 1),
         points=corners.reshape(-1, 2),
     )
-
-
-def _hull(points: F64) -> F64:
-    """Return the corners of the convex hull of (v, 2) points (Andrew's monotone chain, 1979)."""
-    ordered = sorted({(float(x), float(y)) for x, y in points})
-    sides: list[list[tuple[float, float]]] = []
-    for walk in (ordered, ordered[::-1]):
-        side: list[tuple[float, float]] = []
-        for x, y in walk:
-            while len(side) > 1:
-                (ax, ay), (bx, by) = side[-2:]
-                if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
-                    break
-                side.pop()
-            side.append((x, y))
-        sides.append(side[:-1] if len(side) > 1 else side)
-    return np.array(sides[0] + sides[1])
 
 
 def _canvas_rects(tiles: Tiles, tile: I64) -> F64:

@@ -64,6 +64,42 @@ def xywhr_to_corners(xywhr: F64) -> F64:
     return xywhr[:, None, :2] + _placed(outline.corners_of(np.concatenate([-half, half], axis=1)), u[:, None])
 
 
+def convex_hull(points: F64) -> F64:
+    """Return the corners of the convex hull of (v, 2) points in order (Andrew's monotone chain, 1979)."""
+    ordered = sorted({(x, y) for x, y in points.tolist()})
+    sides: list[list[tuple[float, float]]] = []
+    for walk in (ordered, ordered[::-1]):
+        side: list[tuple[float, float]] = []
+        for x, y in walk:
+            while len(side) > 1:
+                (ax, ay), (bx, by) = side[-2:]
+                if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
+                    break
+                side.pop()
+            side.append((x, y))
+        sides.append(side[:-1] if len(side) > 1 else side)
+    return np.array(sides[0] + sides[1])
+
+
+def rectangle_around(hull: F64) -> F64:
+    """Return the (4, 2) corners of the smallest rectangle, at any angle, around the (v, 2) corners of a convex shape, in order.
+
+    One of its sides lies on a side of the shape (Freeman and Shapira, as below), so v directions are enough; points between which
+    there is no way give four times the first.
+    """
+    points = hull - hull[0]
+    side = np.roll(points, -1, axis=0) - points
+    length = np.hypot(side[:, 0], side[:, 1])
+    u = side[length > 0] / length[length > 0, None]
+    if not len(u):
+        return np.repeat(hull[:1], 4, axis=0)
+    along = _turned(points[:, None], u)  # (v, directions, 2)
+    low, high = along.min(axis=0), along.max(axis=0)
+    best = (high - low).prod(axis=1).argmin()
+    out: F64 = hull[0] + _placed(outline.corners_of(np.concatenate([low[best], high[best]])[None])[0], u[best])
+    return out
+
+
 def _clipped(points: F64, offsets: I64, rects: F64) -> tuple[F64, F64]:
     """Cut shapes that were four-sided, before the camera's plane took or added corners."""
     n, counts = len(rects), np.diff(offsets)

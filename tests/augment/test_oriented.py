@@ -95,6 +95,20 @@ def test_it_is_the_smallest_rectangle_around_any_four_points(seed: int) -> None:
         assert fit[2] >= fit[3]
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
+def test_it_is_the_smallest_rectangle_around_an_outline(seed: int, count: int, is_coarse: bool) -> None:
+    """As ``boxes.min_area_rectangle`` finds it among all directions; on a coarse grid points coincide and lie on one line."""
+    points = np.random.default_rng(seed).uniform(-50, 50, (count, 2))
+    points = np.round(points / 20) * 20 if is_coarse else points
+    found = oriented.rectangle_around(oriented.convex_hull(points))
+    want = boxes.min_area_rectangle(points)
+    assert boxes.polygon_area(found) == pytest.approx(boxes.polygon_area(want), abs=1e-7)
+    (x, y, w, h, angle) = oriented.corners_to_xywhr(found[None])[0]
+    u = np.array([math.cos(angle), math.sin(angle)])
+    along = (points - (x, y)) @ np.stack([u, [-u[1], u[0]]]).T
+    assert (np.abs(along) <= np.array([w, h]) / 2 + 1e-7).all()
+
+
 @given(RECTANGLES, st.floats(-180, 180), st.floats(0.3, 2), st.booleans())
 def test_turned_zoomed_and_mirrored_it_is_the_same_rectangle(
     xywhr: tuple[float, ...], degrees: float, zoom: float, mirror: bool
