@@ -96,9 +96,19 @@ class Loader:
         self.exact = not (source.augment or self.shuffle)
         """Whether this is validation: every id exactly once."""
         self._check()
-        self._buffers = Buffers()
         self._next = self._place = (0, 0)
+        self._start_idle()
+
+    def _start_idle(self) -> None:
+        self._buffers = Buffers()
         self._current: Callable[[], _Iteration | None] = lambda: None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_buffers", "_current")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_idle()
 
     def _check(self) -> None:
         n, world_size = len(self.samples), self.world_size

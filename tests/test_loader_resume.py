@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import training_kit
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_kit import Pictures, all_ids, all_threads_end, ids_of, loader_of, threads
@@ -173,6 +177,19 @@ def test_a_state_at_the_end_of_an_epoch_is_of_the_one_that_comes() -> None:
     for _ in loader:
         loader.set_epoch(7)
     assert saved(loader)["epoch"] == next(iter(loader))["epoch"] == 7
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_stands_where_the_loader_stands(copied: Callable[[Loader], Loader], tmp_path: Path) -> None:
+    """Also in the middle of an epoch, with threads at work; then they are apart."""
+    loader = Loader(training_kit.flat(tmp_path), 2, imgsz=32, threads=2)
+    loader.set_epoch(4)
+    iterator = iter(loader)
+    next(iterator)
+    other = copied(loader)
+    assert saved(other) == saved(loader)
+    assert [training_kit.digest(b) for b in other] == [training_kit.digest(b) for b in loader]
+    assert len(list(iterator)) == 3
 
 
 def test_the_place_after_an_error_is_that_of_the_last_batch() -> None:
