@@ -232,7 +232,7 @@ class _Iteration:
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._epoch, self._given, self._ended = 0, 0, False
+        self._epoch, self._ended = 0, False
         self._positions_of: Callable[[int], range] = range
         self._ahead: Prefetch[Batch] | None = None
 
@@ -255,8 +255,7 @@ class _Iteration:
         except Exception:
             self._ended = True
             raise
-        done = self._positions_of(self._given)
-        self._given += 1
+        done = self._positions_of(ahead.given - 1)
         loader._place = (self._epoch, done[-1] + (1 if loader.exact else loader.world_size - loader.rank))
         return batch
 

@@ -39,7 +39,8 @@ class Prefetch(Generic[T]):
 
     def __init__(self, make: Callable[[int], T], count: int, threads: int, ahead: int) -> None:
         self._make, self._count, self._threads, self._ahead = make, count, threads, ahead
-        self._given = 0
+        self.given = 0
+        """How many results were taken."""
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: deque[Future[T]] = deque()
         self._pid = 0
@@ -48,12 +49,12 @@ class Prefetch(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self._given >= self._count:
+        if self.given >= self._count:
             raise StopIteration
         pool = self._start()
         try:
-            while len(self._waiting) < min(self._ahead, self._count - self._given):
-                self._waiting.append(pool.submit(self._make, self._given + len(self._waiting)))
+            while len(self._waiting) < min(self._ahead, self._count - self.given):
+                self._waiting.append(pool.submit(self._make, self.given + len(self._waiting)))
         except BaseException:
             # Interrupted while a thread starts, the pool does not know of it: only its end, said now, lets the program end.
             self.drop(wait=False)
@@ -62,12 +63,12 @@ class Prefetch(Generic[T]):
             # Interrupted while it waits, it can be asked again: nothing has been taken away yet.
             result = self._waiting[0].result()
         except Exception:
-            self._given = self._count
+            self.given = self._count
             self.drop()
             raise
+        self.given += 1  # first: an interrupt may come as the call below returns, and nothing must be counted twice then
         self._waiting.popleft()
-        self._given += 1
-        if self._given == self._count:
+        if self.given == self._count:
             self.drop()
         return result
 

@@ -7,6 +7,7 @@ import gc
 import signal
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -279,3 +280,23 @@ def test_an_interrupt_while_a_thread_starts_loses_nothing(monkeypatch: pytest.Mo
         next(ahead)
     assert all_threads_end()
     assert list(ahead) == [0, 1, 2, 3, 4]
+
+
+def test_an_interrupt_while_a_result_is_taken_repeats_nothing() -> None:
+    """What was being handed over is gone with the interrupt; what follows is in its place, and counted so."""
+
+    class Late(deque[Any]):
+        """Notices Ctrl-C as it returns, as any call does."""
+
+        def popleft(self) -> Any:
+            super().popleft()
+            ahead._waiting = deque(self)
+            raise KeyboardInterrupt
+
+    ahead = Prefetch(lambda k: k, 6, 2, 3)
+    assert next(ahead) == 0
+    ahead._waiting = Late(ahead._waiting)
+    with pytest.raises(KeyboardInterrupt):
+        next(ahead)
+    assert ahead.given == 2
+    assert list(ahead) == [2, 3, 4, 5]
