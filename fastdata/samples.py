@@ -10,6 +10,7 @@ within the chosen entries. A sample is a function of (store, settings, epoch, id
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from fastdata.augment.letterbox import letterbox, rect_shapes
 from fastdata.augment.plan import PLAN_VERSION, plan
-from fastdata.augment.policy import Policy
+from fastdata.augment.policy import Policy, preset
 from fastdata.augment.recipe import Recipe
 from fastdata.batch import make_batch
 from fastdata.checksum import crc32c
@@ -42,7 +43,8 @@ class Samples:
 
     Args:
         store: An opened store or the path of one. A store of several splits must be opened with the one that is meant.
-        policy: What may happen to a picture; looked at when ``augment`` is true.
+        policy: What may happen to a picture, or the name of a preset (``yolov8``, ``yolov5``, ``light``, ``none``); looked at
+            when ``augment`` is true.
         imgsz: Side of the square that a sample is drawn in, or the longer side when ``rect``, px; a multiple of ``stride``.
         task: ``detect``, ``segment``, ``pose`` or ``obb``; ``None``: the one that the store was converted for.
         seed: Any integer.
@@ -72,7 +74,7 @@ class Samples:
         self,
         store: Store | str | os.PathLike[str],
         *,
-        policy: Policy | None = None,
+        policy: Policy | str | None = None,
         imgsz: int = 640,
         task: str | None = None,
         seed: int = 0,
@@ -92,11 +94,15 @@ class Samples:
     ) -> None:
         self.store = store if isinstance(store, Store) else opened(store)
         _check_numbers(imgsz, stride, batch_size, mask_ratio, epochs, on_bad)
-        self.policy = Policy() if policy is None else policy
+        self.policy = preset(policy) if isinstance(policy, str) else Policy() if policy is None else policy
         if not isinstance(self.policy, Policy):
-            raise UsageError(
-                f"policy must be a fastdata.Policy, got {type(policy).__name__}; a preset is had by its name from "
-                "fastdata.augment.policy.preset"
+            raise UsageError(f"policy must be a fastdata.Policy or the name of a preset, got {type(policy).__name__}")
+        if augment and self.store.split is None and len(self.store.manifest.splits) > 1:
+            names = ", ".join(map(repr, self.store.manifest.splits))
+            warnings.warn(
+                f"{self.store.path}: training is on all splits, {names}; open the one that is meant: "
+                f"fastdata.open_store(path, split=...)",
+                stacklevel=3,
             )
         # Python's own numbers: what a resumed run is told is JSON, which knows none of NumPy's.
         self.imgsz, self.stride, self.batch_size, self.seed = int(imgsz), int(stride), int(batch_size), int(seed)

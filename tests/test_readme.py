@@ -50,7 +50,7 @@ def test_the_training_of_the_readme_trains(tmp_path: Path) -> None:
     _train(tmp_path, code)
 
 
-def test_the_five_lines_for_the_yolo_command_train(tmp_path: Path) -> None:
+def test_the_lines_for_the_yolo_command_train(tmp_path: Path) -> None:
     """As a program with the command's arguments; the store is made in the cache folder."""
     found = re.search(r"```python yolo\n(.*?)```", README, re.DOTALL)
     assert found

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fastdata
-from fastdata.augment.policy import Policy
+from fastdata.augment.policy import Policy, preset
 from fastdata.augment.recipe import differences
 from fastdata.errors import UsageError
 from fastdata.samples import Samples
@@ -182,7 +182,8 @@ def test_an_imgsz_off_the_stride_names_the_nearest(store_of: Any, imgsz: int, ne
         ({"epochs": 0}, "epochs must be a whole number"),
         ({"on_bad": "skip"}, "on_bad must be 'raise' or 'replan'"),
         ({"task": "classify"}, "task must be one of detect, segment, pose, obb, got 'classify'"),
-        ({"policy": "yolov8"}, "policy must be a fastdata.Policy, got str"),
+        ({"policy": 8}, "policy must be a fastdata.Policy or the name of a preset, got int"),
+        ({"policy": "yolov6"}, "preset must be one of yolov8, yolov5, light, none, got 'yolov6'"),
         ({"classes": [99]}, r"classes must be in 0\.\.\d, got 99"),
         ({"task": "segment"}, "labels must have outlines for task segment, got plain boxes alone"),
         ({"task": "obb"}, "labels must have oriented boxes or outlines for task obb"),
@@ -234,7 +235,6 @@ def test_a_path_must_not_mix_splits(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"one of 'train', 'val', got a path alone: fastdata.open_store"):
         Samples(path, imgsz=64)
     assert len(Samples(kit.opened(path, "val"), imgsz=64)) == 4
-    assert len(Samples(kit.opened(path), imgsz=64)) == 8
 
 
 def test_enlarging_what_was_shrunk_warns(tmp_path: Path) -> None:
@@ -302,3 +302,15 @@ def test_numbers_may_be_those_of_numpy(store_of: Any) -> None:
     options = {"imgsz": 64, "seed": 3, "epochs": 5, "stride": 32, "batch_size": 4, "single_cls": True, "rect": True}
     samples = Samples(path, **{name: np.array(value)[()] for name, value in options.items()})
     assert json.loads(json.dumps(samples.fingerprint())) == json.loads(json.dumps(Samples(path, **options).fingerprint()))
+
+
+def test_a_policy_may_be_named(store_of: Any) -> None:
+    """As on the command line."""
+    assert Samples(store_of("detect"), imgsz=64, policy="yolov5").policy == preset("yolov5")
+
+
+def test_training_on_all_splits_at_once_warns(tmp_path: Path) -> None:
+    """It is allowed, and most often an oversight: what is validated on would be trained on."""
+    path = kit.converted(tmp_path, images=8, splits={"train": 0.5, "val": 0.5})
+    with pytest.warns(UserWarning, match="training is on all splits, 'train', 'val'; open the one that is meant"):
+        assert len(Samples(fastdata.open_store(path), imgsz=64)) == 8

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fastdata.conversion.pool import Pool
 from fastdata.conversion.report import Tally
 from fastdata.conversion.shared import in_order, shown_again
 from fastdata.conversion.worker import Done, Job, Setup
-from fastdata.errors import DataError
+from fastdata.errors import DataError, UsageError
 from fastdata.labels import CROWD, Instances
 from fastdata.problems import FATAL, Problem, Skip
 from fastdata.settle import scaled, settle
@@ -88,7 +89,7 @@ class Converted:
         out += [f"{p.file}: {p.detail}" for p in self.scan.problems if p.kind == "missing-split"]
         if tally.shared:
             out.append(f"{tally.shared:,} images are in two splits: what is measured on them is no validation")
-        if self.scan.root.is_dir() and self.scan.root.resolve() in self.out.resolve().parents:
+        if self.scan.root.is_dir() and self.scan.root.resolve() in self.out.resolve().parents[1:]:  # beside the data.yaml is fine
             out.append(f"the store lies in the folder of its dataset, {self.scan.root}: a later reading of it may find the store")
         if tally.truncated_kept:
             out.append(f"{tally.truncated_kept:,} pictures break off; what could be decoded was kept, as asked for")
@@ -113,6 +114,14 @@ def scan_source(src: Path, options: ConvertOptions) -> Scan:
     return scan
 
 
+def _chosen(options: ConvertOptions | None, given: dict[str, Any]) -> ConvertOptions:
+    known = {f.name for f in fields_of(ConvertOptions)}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise UsageError(f"options of convert must be {', '.join(sorted(known))}, got {', '.join(unknown)}")
+    return replace(options or ConvertOptions(), **given)
+
+
 def convert(
     src: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -122,6 +131,7 @@ def convert(
     resume: bool = True,
     report: str | os.PathLike[str] | None = None,
     listener: Listener | None = None,
+    **fields: Any,
 ) -> Converted:
     """Convert a dataset once.
 
@@ -133,6 +143,7 @@ def convert(
         resume: Continue what an interrupted run of the same source and options left.
         report: Where the problems report goes (JSON).
         listener: Called now and then with the progress.
+        **fields: Of :class:`~fastdata.conversion.options.ConvertOptions`, as ``imgsz=320``: they go before ``options``.
 
     Returns:
         The counts and where the store is.
@@ -143,7 +154,7 @@ def convert(
         OSError: No space, no permission.
     """
     began = time.monotonic()
-    options = options or ConvertOptions()
+    options = _chosen(options, fields)
     target = Path(out)
     check_target(target, overwrite=overwrite)
     if report is not None:

@@ -5,6 +5,7 @@ A *use* of a store is training or validation. Everything here is reached by the 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from fastdata.augment.recipe import TASKS
 from fastdata.errors import UsageError
 from fastdata.host import usable_cores
 from fastdata.store.read import open_store
-from fastdata.terminal import warn
+from fastdata.terminal import say, warn
 from fastdata.trainers.ultralytics_loader import TrainerDataset, TrainerLoader
 from fastdata.trainers.ultralytics_options import check_keys, classes_of, fraction_of, policy_of, transforms_of
 from fastdata.trainers.ultralytics_stores import Choice, Place, find_places, is_store, yaml_of_store
@@ -98,9 +99,25 @@ def trainer_loader(trainer: Any, settings: Settings, batch_size: int, rank: int,
         drop_last=bool(trainer.args.compile) and mode == "train" and share > dataset.batch_size,
         threads=_threads(trainer.args, settings),
     )
+    if rank == 0:
+        _say(f"fastdata: {_what(mode)} {len(dataset):,} images of {dataset.samples.store.path}")
     if mode == "train" and rank == 0:
+        _say_what_is_left_out(trainer.args)
         _report(trainer, dataset)
     return loader
+
+
+def _what(mode: str) -> str:
+    return "training on" if mode == "train" else "validating on"
+
+
+def _say_what_is_left_out(args: Any) -> None:
+    """Say that the trainer's own steps at 1 % are not run, where it would run them: if their library is installed."""
+    if not vars(args).get("augmentations") and importlib.util.find_spec("albumentations") is not None:
+        _say(
+            "fastdata: the trainer's blur, median blur, gray and CLAHE, at 1 % each, are not run; to have them, or others, pass "
+            "augmentations=[...]"
+        )
 
 
 def validator_dataset(validator: Any, settings: Settings, batch_size: int) -> TrainerDataset:
@@ -230,6 +247,11 @@ def _defaults(cls: type) -> Mapping[str, Any]:
 def _is_first() -> bool:
     """Tell whether this process is the one that speaks."""
     return os.environ.get("LOCAL_RANK", "-1") in ("-1", "0")
+
+
+def _say(text: str) -> None:
+    if _is_first():
+        say(text)
 
 
 def _warn(text: str) -> None:

@@ -18,6 +18,7 @@ from fastdata.errors import DataError, UsageError
 from fastdata.images import Refused, decode_image
 from fastdata.pixels import fitted_size, resize
 from fastdata.sources.scan import SourceOptions
+from fastdata.synth import write_dataset
 
 BACKENDS = ("out.lmdb", "out")
 
@@ -293,3 +294,13 @@ def test_what_a_user_should_look_at_is_a_warning(tmp_path: Path) -> None:
     assert any("gone" in text for text in warnings)
     assert any("two splits" in text for text in warnings)
     assert any("in the folder of its dataset" in text for text in warnings)
+
+
+def test_options_may_be_given_by_name(tmp_path: Path) -> None:
+    """As in the README; a name that does not exist is said with those that do."""
+    data = write_dataset(tmp_path / "set", 2, size_hw=(48, 64), workers=1)
+    fastdata.convert(data, tmp_path / "small.lmdb", imgsz=32, workers=1)
+    with fastdata.open_store(tmp_path / "small.lmdb") as store:
+        assert store.image(0).shape == (3, 24, 32)
+    with pytest.raises(UsageError, match=r"options of convert must be .*imgsz.*, got image_size"):
+        fastdata.convert(data, tmp_path / "other.lmdb", image_size=32)

@@ -10,6 +10,8 @@ kernels' sources: numba keeps the values of a closure apart, and no process runs
 from __future__ import annotations
 
 import hashlib
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,9 @@ from typing import Any, TypeVar
 
 import numba
 from numba.extending import intrinsic
+
+SILENT_S = 2.0
+"""Seconds after which a compilation says that it is one."""
 
 _njit: Any = numba.njit
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +55,11 @@ def entry(signature: Any, function: F) -> F:
     """
     options = {"nogil": True, "error_model": "numpy"}
     compiled: F
+    # Loading takes half a second, compiling some twenty: who waits should know why.
+    said = "fastdata: compiling the renderer, once on this machine (about 20 s)\n"
+    notice = threading.Timer(SILENT_S, sys.stderr.write, [said])
+    notice.daemon = True
+    notice.start()
     try:
         compiled = _njit(signature, cache=True, **options)(function)
     except (RuntimeError, OSError) as err:  # no place that can be written to, or a full one
@@ -62,4 +72,7 @@ def entry(signature: Any, function: F) -> F:
             stacklevel=2,
         )
         compiled = _njit(signature, **options)(function)
+    finally:
+        notice.cancel()
+        notice.join()
     return compiled
