@@ -289,7 +289,8 @@ def test_what_a_user_should_look_at_is_a_warning(tmp_path: Path) -> None:
     kit.yolo(tmp_path / "set", {"train": 3})
     data = tmp_path / "set/data.yaml"
     data.write_text("names: [a, b, c]\ntrain: images/train\nval: images/train\ntest: images/gone\n")
-    warnings = convert(data, tmp_path / "set/out.lmdb", ConvertOptions(codec="raw")).warnings
+    assert len(convert(data, tmp_path / "set/beside.lmdb", ConvertOptions(codec="raw")).warnings) == 2
+    warnings = convert(data, tmp_path / "set/images/out.lmdb", ConvertOptions(codec="raw")).warnings
     assert len(warnings) == 3
     assert any("gone" in text for text in warnings)
     assert any("two splits" in text for text in warnings)
@@ -298,7 +299,7 @@ def test_what_a_user_should_look_at_is_a_warning(tmp_path: Path) -> None:
 
 def test_options_may_be_given_by_name(tmp_path: Path) -> None:
     """As in the README; a name that does not exist is said with those that do."""
-    data = write_dataset(tmp_path / "set", 2, size_hw=(48, 64), workers=1)
+    data = write_dataset(tmp_path / "set", 4, size_hw=(48, 64), splits={"train": 1}, workers=1)
     fastdata.convert(data, tmp_path / "small.lmdb", imgsz=32, workers=1)
     with fastdata.open_store(tmp_path / "small.lmdb") as store:
         assert store.image(0).shape == (3, 24, 32)
