@@ -258,4 +258,5 @@ def _take_one_thread() -> None:
     if torch_data is not None and torch_data.get_worker_info() is not None:
         import cv2
 
-        cv2.setNumThreads(1)
+        # Not 1: that ends OpenCV's threads, and for those that a fork left behind in the parent it would wait for ever.
+        cv2.setNumThreads(0)

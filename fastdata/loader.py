@@ -44,7 +44,7 @@ class Loader:
 
     Threads live while somebody iterates, and start when the first batch is asked for: ``iter(loader)`` alone does nothing. Ending
     an iteration in any way ends them. A second iteration that begins takes over from one that was left alone. OpenCV is told to
-    use one thread per call in this process (``cv2.setNumThreads(1)``), for the threads here use the cores already.
+    use one thread per call in this process (``cv2.setNumThreads(0)``), for the threads here use the cores already.
 
     ``img`` lies in memory that is used again when neither the tensor nor any view of it is left: a batch that is kept, or a part
     of one, never changes. All other tensors are new. At most ``threads * prefetch`` batches exist besides those that the consumer
@@ -294,7 +294,7 @@ def _prepare_process() -> None:
     An import that another thread is busy with, kernels that are compiled meanwhile included, holds a lock; a process that is
     forked at that time would wait for it for ever.
     """
-    cv2.setNumThreads(1)
+    cv2.setNumThreads(0)  # not 1: in a process that was forked it would wait for ever for threads that its parent had
     import fastdata.render.kernels.draw  # noqa: F401
 
     with contextlib.suppress(ImportError):  # told by the batch, with what to install

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import training_kit
 from loader_kit import WAIT_S, all_threads_end
 
 from fastdata.prefetch import Prefetch
@@ -115,3 +117,43 @@ def test_a_program_ends_in_the_middle_of_an_iteration(last: str, code: int, says
     )
     assert (done.returncode, done.stderr[-len(says) :] if says else done.stderr) == (code, says)
     assert done.stderr.count("Error") <= 1
+
+
+FORKED = """
+import os, signal, sys, time
+import cv2
+import numpy as np
+import training_kit
+from fastdata.dataset import YoloDataset
+from fastdata.loader import Loader
+from torch.utils.data import DataLoader
+
+def first(way):
+    if way == "loader":
+        return next(iter(Loader(sys.argv[1], 2, imgsz=32)))
+    ds = YoloDataset(sys.argv[1], imgsz=32)
+    options = dict(num_workers=1, multiprocessing_context="fork", timeout=20)
+    return next(iter(DataLoader(ds, 2, sampler=ds.sampler(), collate_fn=ds.collate_fn, **options)))
+
+first("loader")  # kernels and imports are there
+cv2.setNumThreads(4)
+cv2.GaussianBlur(np.zeros((2000, 2000, 3), np.uint8), (31, 31), 5)
+time.sleep(0.3)  # OpenCV's threads stop looking for work, and sleep
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    first(sys.argv[2])
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("way", ["loader", "workers"])
+def test_a_process_is_forked_after_opencv_has_used_its_threads(way: str, tmp_path: Path) -> None:
+    """They do not exist in the child: to tell OpenCV to end them would wait for ever."""
+    store = str(training_kit.flat(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, store, way], capture_output=True, text=True, check=False, timeout=120,
+        cwd=Path(__file__).parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
