@@ -197,7 +197,8 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [
         record.row(
             "loader_cpu", name, values, "images/s", packages=PACKAGES,
-            ratio=None if name == THEIRS else statistics.median(values) / base, against=None if name == THEIRS else THEIRS, **more,
+            ratio=None if name == THEIRS else statistics.median(values) / base,
+            against=None if name == THEIRS else THEIRS, **more,
         )
         for name, values in figures.items()
     ]  # fmt: skip

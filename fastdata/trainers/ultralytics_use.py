@@ -222,8 +222,8 @@ def _report(trainer: Any, dataset: TrainerDataset) -> None:
     samples, path = dataset.samples, Path(trainer.save_dir) / REPORT
     now = {"store": str(samples.store.path), "split": samples.store.split, "samples": samples.fingerprint()}
     now = json.loads(json.dumps(now))
-    if trainer.resume and path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))["samples"]
+    before = _report_before(path) if trainer.resume else None
+    if before is not None:
         changed = {key for key in before.keys() | now["samples"].keys() if before.get(key) != now["samples"].get(key)}
         if trainer.args.time:
             changed.discard("epochs")  # a guess that the trainer betters as it goes
@@ -232,7 +232,18 @@ def _report(trainer: Any, dataset: TrainerDataset) -> None:
             _warn(f"the resumed run sees other samples than it would have: {listed} changed since {path} was written")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)  # whole or not at all: a run that is killed here can be resumed
+
+
+def _report_before(path: Path) -> dict[str, Any] | None:
+    """Return what an earlier run wrote about its samples; ``None`` without one, or where it cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["samples"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found
 
 
 def _defaults(cls: type) -> Mapping[str, Any]:
