@@ -19,6 +19,9 @@ IDENTITY = ("bench", "what", "set", "workers", "backend", "images")
 
 
 SHOWN = {
+    "one_core": ("a training sample",),
+    "loader_cpu": ("",),
+    "render_cpu": ("",),
     "convert": ("shards", "lmdb", "liblmdb"),
     "open_store": ("open", "open, private memory of each of 8"),
     "read_coco": ("",),
@@ -34,14 +37,14 @@ def is_shown(row: dict[str, Any]) -> bool:
 
 
 def newest(folder: Path) -> list[dict[str, Any]]:
-    """Return the last row of each thing measured, in the order in which they were first measured."""
+    """Return the last row of each thing measured, by script as in :data:`SHOWN`, then as they were first measured."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             if is_shown(row):
                 rows[tuple(row.get(key) for key in IDENTITY)] = row
-    return list(rows.values())
+    return sorted(rows.values(), key=lambda row: list(SHOWN).index(row["bench"]))
 
 
 def figure(value: float) -> str:

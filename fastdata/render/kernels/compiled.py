@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numba
 from numba.extending import intrinsic
 
-SILENT_S = 2.0
+SILENT_S = 5.0
 """Seconds after which a compilation says that it is one."""
 
 _njit: Any = numba.njit
