@@ -21,6 +21,7 @@ from ultralytics import YOLO
 from fastdata.samples import Samples
 from fastdata.trainers.ultralytics import accelerate
 from fastdata.trainers.ultralytics_loader import TrainerLoader
+from fastdata.trainers.ultralytics_use import _report_before
 
 
 @dataclass
@@ -299,3 +300,14 @@ def test_the_users_transforms_are_run(tmp_path: Path) -> None:
     black = albumentations.RandomBrightnessContrast(brightness_limit=(-1, -1), contrast_limit=0, p=1)
     train(trainer, TINY, tmp_path, data, augmentations=[black], epochs=1, val=False)
     assert set(pixels) == {0}
+
+
+@pytest.mark.parametrize("left", [None, "", '{"store": "x.lm', "[]", "{}"])
+def test_a_report_that_was_cut_short_counts_as_none(left: str | None, tmp_path: Path) -> None:
+    """A run that was killed while it wrote, by an earlier version or on a full disk, can be resumed."""
+    report = tmp_path / "fastdata.json"
+    if left is not None:
+        report.write_text(left)
+    assert _report_before(report) is None
+    report.write_text(json.dumps({"samples": {"seed": 3}}))
+    assert _report_before(report) == {"seed": 3}
