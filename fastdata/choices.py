@@ -1,4 +1,4 @@
-"""The closed sets of the command line, as enumerations that it can list in its help.
+"""What commands share: the closed sets of their options, as enumerations that the help can list, and options of several commands.
 
 The same words as in the options of the package, which check them again.
 """
@@ -6,6 +6,10 @@ The same words as in the options of the package, which check them again.
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
 class Codec(StrEnum):
@@ -81,3 +85,14 @@ class VocOrigin(StrEnum):
     auto = "auto"
     one = "one"
     zero = "zero"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="An .lmdb file or a shard folder made by fastdata convert.")]
+
+
+def commas(text: str | None) -> tuple[str, ...] | None:
+    """Return the words between commas; ``None`` for ``None``."""
+    if text is None:
+        return None
+    return tuple(part.strip() for part in text.split(",") if part.strip())
