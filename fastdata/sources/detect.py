@@ -314,7 +314,8 @@ def _yaml_fault(path: Path, *, needs_names: bool) -> str:
     if path.stat().st_size > YAML_NBYTES:
         return f"more than {YAML_NBYTES:,} bytes"
     data = path.read_bytes()
-    keys = [os.fsdecode(match[1]) for match in _YAML_KEY.finditer(data)]
+    is_flow = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")  # all in braces, as JSON is: lines say nothing
+    keys = _flow_keys(data) if is_flow else [os.fsdecode(match[1]) for match in _YAML_KEY.finditer(data)]
     others = f"the keys {', '.join(keys[:6])}{', ...' if len(keys) > 6 else ''}" if keys else "no keys"
     if SPLIT_KEYS.keys().isdisjoint(keys) or (needs_names and {"names", "nc"}.isdisjoint(keys)):
         return others
@@ -329,6 +330,18 @@ def _yaml_fault(path: Path, *, needs_names: bool) -> str:
     paths = [value for key, value in pairs if isinstance(key, yaml.ScalarNode) and key.value in SPLIT_KEYS]
     names_images = any(isinstance(value, yaml.SequenceNode) or value.tag == "tag:yaml.org,2002:str" for value in paths)
     return "" if names_images else f"{others}, but no paths of images"
+
+
+def _flow_keys(data: bytes) -> list[str]:
+    """Return the keys of a mapping in braces; none where it cannot be read."""
+    import yaml
+
+    try:
+        tree = yaml.compose(data, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return []
+    pairs = tree.value if isinstance(tree, yaml.MappingNode) else []
+    return [str(key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
 
 
 def _json_fault(path: Path) -> str:

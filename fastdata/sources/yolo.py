@@ -19,6 +19,7 @@ from typing import get_args
 import numpy as np
 
 from fastdata.errors import DataError, UsageError
+from fastdata.labels import BOX, POLYGON
 from fastdata.problems import FATAL, Problem
 from fastdata.sources.files import digest, digest_bytes
 from fastdata.sources.scan import LabelFile, RowTable, Scan, SourceOptions, Task
@@ -68,12 +69,17 @@ def read_yolo(src: Path, options: SourceOptions) -> Scan:
     return reader.finish()
 
 
+CORNERS = 4
+"""Points of an outline that may as well be an oriented box."""
+
+
 class _Reader:
     """One call of :func:`read_yolo`."""
 
     def __init__(self, layout: Layout, options: SourceOptions) -> None:
         self.layout, self.options = layout, options
         self.task, self.rule, self.names = _rule(layout, options)
+        self.is_told = options.task is not None or (layout.yaml is not None and layout.yaml.task in get_args(Task))
         labels_root = os.path.abspath(options.labels) if options.labels is not None else ""
         if labels_root and not os.path.isdir(labels_root):
             raise UsageError(f"labels must be an existing folder, got {options.labels}")
@@ -95,6 +101,8 @@ class _Reader:
         self.split, self.nbytes, self.mtime_ns, self.file_of = array("B"), array("q"), array("q"), array("i")
         self.numbers: dict[str, int] = {}  # path of a label file → its place in scan.label_files
         self.missing = self.empty = 0
+        self.boxes = self.outlines = 0
+        """Rows that are boxes; rows that are outlines and no four corners, which may as well be an oriented box."""
         self.largest = -1
         for path in layout.read_files:
             self.register(path, digest(path))
@@ -151,6 +159,9 @@ class _Reader:
         self.scan.rows_in += int(block.found.sum())
         self.scan.rows_dropped += int(block.dropped.sum())
         self.empty += _count_empty(files, block)
+        counts = block.rows.point_offsets[block.rows.part_offsets[1:]] - block.rows.point_offsets[block.rows.part_offsets[:-1]]
+        self.boxes += int(np.count_nonzero(block.rows.kind == BOX))
+        self.outlines += int(np.count_nonzero((block.rows.kind == POLYGON) & (counts != CORNERS)))
         if len(block.rows):
             self.largest = max(self.largest, int(block.rows.cls.max()))
 
@@ -195,6 +206,9 @@ class _Reader:
         if self.names is None:
             self.names = tuple(f"class {i}" for i in range(max(self.largest, 0) + 1))
             said["names"] = f"made up: {self.names[0]} to {self.names[-1]}, as far as the labels go"
+        if self.task == "detect" and not self.is_told and self.outlines and not self.boxes:
+            scan.task = "segment"
+            said["task"] = "segment: every row is an outline"
         scan.names = self.names
         scan.category_ids = self.rule.ids if self.rule.ids is not None else tuple(range(len(self.names)))
         scan.split = np.array(self.split, np.uint8)

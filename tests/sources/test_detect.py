@@ -338,3 +338,18 @@ def test_only_the_reader_that_is_needed_is_imported(tmp_path: Path) -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(root)], check=True)
+
+
+@pytest.mark.parametrize("content", ['{"train": "images", "names": ["cat"]}', "\ufeff {train: images,\n names: [cat]}\n"])
+def test_a_data_yaml_in_braces_is_one(tmp_path: Path, content: str) -> None:
+    """JSON is YAML, and programs write it."""
+    root = tree(tmp_path, SETS["yolo"] | {"data.yaml": content})
+    assert detect(root / "data.yaml") == "yolo"
+    assert read(root / "data.yaml", SourceOptions()).names == ("cat",)
+
+
+@pytest.mark.parametrize("content", ['{"epochs": 3}', '{"train": "images"', "{train: 3, names: [a]}"])
+def test_braces_of_another_purpose_are_not_taken_for_a_data_yaml(tmp_path: Path, content: str) -> None:
+    """Other keys, no end, no paths."""
+    (tmp_path / "x.yaml").write_text(content)
+    assert "x.yaml" in refusal(tmp_path / "x.yaml")
