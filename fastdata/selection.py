@@ -13,10 +13,12 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.augment import ragged
+from fastdata.augment.canvas import are_labels
 from fastdata.augment.recipe import TASKS
 from fastdata.catalog import Catalog
 from fastdata.errors import UsageError
-from fastdata.labels import BOX, CROWD
+from fastdata.labels import BOX
 from fastdata.store.read import Store, open_store
 
 F32 = npt.NDArray[np.float32]
@@ -101,7 +103,7 @@ def check_task(store: Store, entries: range | I64, task: str, classes: Sequence[
             "convert a dataset that has them, with kpt_shape in its data.yaml or keypoints in its categories"
         )
     of = instances_of(catalog, entries)
-    used = usable(catalog, of, classes)
+    used = are_labels(catalog, of, classes)
     if training and not used.any():
         split = "" if store.split is None else f" in split {store.split!r}"
         among = "" if classes is None else f" of classes {list(classes)}"
@@ -133,20 +135,8 @@ def warn_if_shrunk(store: Store, imgsz: int) -> None:
 
 def instances_of(catalog: Catalog, entries: range | I64) -> I64:
     """Return the instances of some entries, in the order of the entries."""
-    if isinstance(entries, range) and entries.step == 1 and len(entries):
-        return np.arange(int(catalog.inst_offsets[entries[0]]), int(catalog.inst_offsets[entries[-1] + 1]))
     where = np.asarray(entries, np.int64)
-    first, last = catalog.inst_offsets[where], catalog.inst_offsets[where + 1]
-    ends = np.cumsum(last - first)
-    count = int(ends[-1]) if len(ends) else 0
-    out: I64 = np.arange(count) + np.repeat(last - ends, last - first)
-    return out
-
-
-def usable(catalog: Catalog, instances: I64, classes: Sequence[int] | None) -> Bool:
-    """Tell which instances are labels: those that are no crowd and of a class in use."""
-    used: Bool = (catalog.flags[instances] & CROWD) == 0
-    return used if classes is None else used & np.isin(catalog.cls[instances], np.array(classes, np.int32))
+    return ragged.ranges(catalog.inst_offsets[where], catalog.inst_offsets[where + 1])
 
 
 class LabelRows(Sequence[Row]):
@@ -157,7 +147,7 @@ class LabelRows(Sequence[Row]):
 
     def __init__(self, catalog: Catalog, entries: I64, classes: Sequence[int] | None, single_cls: bool) -> None:
         of = instances_of(catalog, entries)
-        used = usable(catalog, of, classes)
+        used = are_labels(catalog, of, classes)
         counts = catalog.inst_offsets[entries + 1] - catalog.inst_offsets[entries]
         owner = np.repeat(np.arange(len(entries)), counts)[used]
         of = of[used]

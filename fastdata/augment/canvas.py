@@ -41,6 +41,12 @@ class View:
     """(S,) whether every outline of a scene is wanted, because something else will cut or copy it."""
 
 
+def are_labels(catalog: Catalog, instances: I64, classes: Collection[int] | None) -> Bool:
+    """Tell which of some instances are labels: those that are no crowd and, with ``classes``, of one of these."""
+    used: Bool = catalog.flags[instances] & CROWD == 0
+    return used if classes is None else used & np.isin(catalog.cls[instances], np.array(sorted(classes), np.int64))
+
+
 def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Collection[int] | None) -> Objects:
     """Return the objects of all tiles on their canvases, in the order of the tiles.
 
@@ -49,9 +55,7 @@ def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Co
     first = catalog.inst_offsets[tiles.entry]
     last = catalog.inst_offsets[tiles.entry + 1]
     tile, instance = np.repeat(np.arange(len(first)), last - first), ragged.ranges(first, last)
-    is_used = catalog.flags[instance] & CROWD == 0
-    if classes is not None:
-        is_used &= np.isin(catalog.cls[instance], np.array(sorted(classes), np.int64))
+    is_used = are_labels(catalog, instance, classes)
     if not is_used.all():
         tile, instance = tile[is_used], instance[is_used]
 
