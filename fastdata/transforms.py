@@ -52,6 +52,11 @@ class Transforms:
                 f"transforms must be an albumentations.Compose, got {type(compose).__name__}; "
                 "write transforms=albumentations.Compose([...])"
             )
+        if isinstance(compose, albumentations.ReplayCompose):
+            raise UsageError(
+                "transforms must be a plain albumentations.Compose, got a ReplayCompose; a sample is made again from its seed, "
+                "epoch and picture, so nothing has to be replayed"
+            )
         spatial = [type(t).__name__ for t in _leaves(compose) if not isinstance(t, albumentations.ImageOnlyTransform)]
         if spatial and task != "detect":
             what = {"segment": "outlines", "pose": "keypoints", "obb": "oriented boxes"}[task]

@@ -15,6 +15,7 @@ import fastdata.info
 from fastdata.catalog import Keypoints
 from fastdata.conversion.options import ConvertOptions
 from fastdata.conversion.run import convert
+from fastdata.errors import UsageError
 from fastdata.info import describe, render
 from fastdata.labels import CROWD, DIFFICULT, KIND_NAMES, MASK, POLYGON, TRUNCATED
 from fastdata.sources.scan import SourceOptions
@@ -182,3 +183,11 @@ def test_a_store_without_labels_or_pictures_is_described(tmp_path: Path) -> None
         got = describe(store)
     assert (got["images"], got["annotations"], got["classes_used"], got["backgrounds"]) == (1, 0, 0, 1)
     text_of(render(got), 80)
+
+
+@pytest.mark.parametrize("name", ["data.yaml", "instances.json"])
+def test_a_description_of_a_dataset_is_not_taken_for_a_damaged_store(tmp_path: Path, name: str) -> None:
+    """The error says what to do with it."""
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError, match=r"must be a store, got a description of a dataset; make one with: fastdata convert"):
+        open_store(tmp_path / name)

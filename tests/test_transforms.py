@@ -219,3 +219,9 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(path: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("MissingExtra albumentations is needed to apply transforms; install it with: pip install")
+
+
+def test_a_compose_that_is_to_be_replayed_is_refused(path: Path) -> None:
+    """It hands out more than it is told to, and nothing here needs a replay."""
+    with pytest.raises(UsageError, match=r"transforms must be a plain albumentations\.Compose, got a ReplayCompose"):
+        samples_of(path, A.ReplayCompose([A.Blur(p=0.5)]))

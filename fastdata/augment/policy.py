@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+import numpy as np
+
 from fastdata.errors import UsageError
 
 PROBABILITIES = ("mosaic", "mosaic9", "mixup", "cutmix", "copy_paste", "flipud", "fliplr", "bgr")
@@ -87,6 +89,9 @@ class Policy:
     """... and if its longer side is less than so many times the shorter one."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # Python's own numbers: a policy is written as JSON, which knows none of NumPy's
+            if isinstance(value := getattr(self, field.name), np.number):
+                object.__setattr__(self, field.name, value.item())
         for name, (low, high) in RANGES.items():
             _check(name, getattr(self, name), low, high)
         if self.min_area_share is not None:

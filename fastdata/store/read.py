@@ -28,6 +28,8 @@ from fastdata.labels import Instances
 from fastdata.store.format import DAMAGED, ENCODINGS, Manifest, PayloadFile
 from fastdata.store.index import Index, MappedFile, index_path
 
+DESCRIPTIONS = (".yaml", ".yml", ".json")
+"""Endings of what people hand over in a store's place."""
 ROWS_AT_ONCE = 1 << 16
 U8 = npt.NDArray[np.uint8]
 
@@ -41,10 +43,14 @@ def open_store(path: str | os.PathLike[str], split: str | None = None) -> Store:
 
     Raises:
         FileNotFoundError: Nothing is there.
-        UsageError: The store has no such split.
+        UsageError: The store has no such split, or the path is that of a dataset's description.
         StoreError: The store is unfinished, damaged, newer than this version, or not one.
     """
-    return Store(Path(os.path.abspath(path)), split)
+    absolute = Path(os.path.abspath(path))
+    if absolute.suffix.lower() in DESCRIPTIONS and absolute.is_file():
+        fix = f"make one with: fastdata convert {path} OUT.lmdb"
+        raise UsageError(f"{path} must be a store, got a description of a dataset; {fix}")
+    return Store(absolute, split)
 
 
 @final

@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -174,3 +175,10 @@ def test_a_policy_cannot_be_changed() -> None:
         Policy().mosaic = 0.0  # type: ignore[misc]
     with pytest.raises(TypeError):
         PRESETS["mine"] = Policy()  # type: ignore[index]
+
+
+def test_numbers_may_be_those_of_numpy() -> None:
+    """They become Python's, which JSON knows."""
+    policy = Policy(degrees=np.float32(3.0), close_mosaic=np.int64(4), scale=np.float64(0.25))  # type: ignore[arg-type]
+    assert policy == Policy(degrees=3.0, close_mosaic=4, scale=0.25)
+    assert json.loads(json.dumps(policy.as_dict()))["degrees"] == 3.0
