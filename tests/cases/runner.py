@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import fastdata
-from cases.checks import Outcome, complaints
+from cases.checks import Outcome, UnknownWord, complaints
 from cases.stores import run_store_case
 from fastdata.conversion.options import ConvertOptions
 from fastdata.errors import FastdataError
@@ -122,9 +122,9 @@ def run_case(case: Case, folder: Path, *, backends: Collection[str] = tuple(BACK
             _run_steps(case, steps, answers, folder / backend, backend, check)
     if case.id in NOT_YET:
         importlib.import_module(NOT_YET[case.id])
-        raise NotImplementedError(f"{case.id}: {NOT_YET[case.id]} is there, so the runner must learn to do {sorted(do)}")
+        raise UnknownWord(f"{case.id}: {NOT_YET[case.id]} is there, so the runner must learn to do {sorted(do)}")
     if not case.converts:
-        raise NotImplementedError(f"{case.id}: the runner must know how to do {sorted(do)}")
+        raise UnknownWord(f"{case.id}: the runner must know how to do {sorted(do)}")
 
 
 def _run_steps(case: Case, steps: list[dict[str, Any]], answers: list[Any], folder: Path, backend: str, check: Check) -> None:
@@ -148,7 +148,7 @@ def _run_steps(case: Case, steps: list[dict[str, Any]], answers: list[Any], fold
         elif "verify" in step:
             wrong = _verify_complaints(expect, out, root, step["verify"])
         else:
-            raise NotImplementedError(f"{case.id}: the runner must know how to do {sorted(step)}")
+            raise UnknownWord(f"{case.id}: the runner must know how to do {sorted(step)}")
         assert not wrong, f"{case.id}, {backend}, step {number}:\n  " + "\n  ".join(wrong)
 
 

@@ -54,6 +54,19 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return log
 
 
+def train_until(epoch: int, trainer: Any, run: Path, data: Path, **more: Any) -> None:
+    """Train, and break off when an epoch has ended."""
+
+    def stop(running: Any) -> None:
+        if running.epoch == epoch:
+            raise Stop
+
+    model = YOLO(TINY)
+    model.add_callback("on_fit_epoch_end", stop)
+    with pytest.raises(Stop):
+        model.train(trainer=trainer, **settings(run, data, **more))
+
+
 def rows(run: Path) -> list[dict[str, str]]:
     """What the trainer wrote about each epoch."""
     with open(run / "run/results.csv") as file:
@@ -107,14 +120,7 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_happened(
     want = {epoch: dict(pixels) for epoch, pixels in log.pixels.items()}
     log.pixels.clear()
 
-    def stop(running: Any) -> None:
-        if running.epoch == 0:
-            raise Stop
-
-    model = YOLO(TINY)
-    model.add_callback("on_fit_epoch_end", stop)
-    with pytest.raises(Stop):
-        model.train(trainer=trainer, **settings(tmp_path / "cut", data, epochs=3, val=False))
+    train_until(0, trainer, tmp_path / "cut", data, epochs=3, val=False)
     assert dict(log.pixels) == {0: want[0]}
     log.pixels.clear()
     log.tiles.clear()
@@ -132,14 +138,7 @@ def test_a_training_resumed_after_mosaic_was_closed_keeps_it_closed(
     data = dataset(tmp_path / "set", "detect")
     trainer = accelerate(DetectionTrainer, store(data, tmp_path / "x.lmdb", "detect"))
 
-    def stop(running: Any) -> None:
-        if running.epoch == 1:
-            raise Stop
-
-    model = YOLO(TINY)
-    model.add_callback("on_fit_epoch_end", stop)
-    with pytest.raises(Stop):
-        model.train(trainer=trainer, **settings(tmp_path, data, epochs=3, close_mosaic=2, val=False))
+    train_until(1, trainer, tmp_path, data, epochs=3, close_mosaic=2, val=False)
     log.tiles.clear()
     report = tmp_path / "run/fastdata.json"
     said = json.loads(report.read_text())
@@ -155,14 +154,7 @@ def test_a_training_by_time_is_resumed_without_a_word(tmp_path: Path, capfd: pyt
     data = dataset(tmp_path / "set", "detect")
     trainer = accelerate(DetectionTrainer, store(data, tmp_path / "x.lmdb", "detect"))
 
-    def stop(running: Any) -> None:
-        if running.epoch == 0:
-            raise Stop
-
-    model = YOLO(TINY)
-    model.add_callback("on_fit_epoch_end", stop)
-    with pytest.raises(Stop):
-        model.train(trainer=trainer, **settings(tmp_path, data, epochs=50, time=0.0005, val=False))
+    train_until(0, trainer, tmp_path, data, epochs=50, time=0.0005, val=False)
     report = tmp_path / "run/fastdata.json"
     said = json.loads(report.read_text())
     said["samples"]["epochs"] = 7
