@@ -71,8 +71,7 @@ def run(folder: Path, *, images: int = 400, overwrite: bool = False) -> None:
     out.print(f"look at {folder / 'sheet.png'}: boxes, polygons and names drawn on the stored pictures")
 
     out.print(Rule(f"6. fastdata show {folder / 'shapes.lmdb'} {folder / 'samples.png'} --augment", align="left"))
-    out.print("compiling the renderer (once per machine) ...")
-    with open_store(folder / "shapes.lmdb") as store:
+    with open_store(folder / "shapes.lmdb", "train") as store:
         samples = Samples(store, imgsz=640, policy=Policy(mixup=0.15, copy_paste=0.3), seed=1)
         write_samples_sheet(samples, folder / "samples.png", max_images=12)
     out.print(f"look at {folder / 'samples.png'}: what a training would see, mosaic, MixUp and Copy-Paste with their labels")
@@ -147,8 +146,8 @@ def _measure_samples(store_path: Path) -> str:
     from fastdata.samples import Samples
     from fastdata.store.read import open_store
 
-    with open_store(store_path) as store:
-        samples = Samples(store, imgsz=640)
+    with open_store(store_path, "train") as store:
+        samples = Samples(store, imgsz=640, task="detect")
         batches = np.arange(LOOKS // 16 * 16).reshape(-1, 16) % len(samples)
         out = np.empty((16, 3, 640, 640), np.uint8)
         for ids in batches:  # every record compared with its checksum once, as in a first epoch
@@ -157,4 +156,5 @@ def _measure_samples(store_path: Path) -> str:
         for ids in batches:
             samples.draw(ids, 1, out=out)
         each_s = (time.process_time() - began) / batches.size
-    return f"augmented training samples (mosaic, affine, HSV, mirror; 640 px) on one core: {1 / each_s:,.0f} images/s"
+    made = "augmented training samples for detection (mosaic, affine, HSV, mirror; 640 px)"
+    return f"{made} on one core: {1 / each_s:,.0f} images/s"
