@@ -74,11 +74,10 @@ def _columns_from(a: float, b: float, width: int) -> Any:
 def _columns_within(line: Any, x0: float, y0: float, x1: float, y1: float, width: int) -> Any:
     """Columns of ``0..width`` that lie in a rectangle and before the viewer, as first and last, half-open.
 
-    Each side of the rectangle is a linear condition, with a perspective too: u / d >= x where u - x d >= 0.
+    Each side of the rectangle is a linear condition, with a perspective too: u / d >= x where u - x d >= 0. Behind the viewer,
+    where d < 0, the conditions of two opposite sides exclude each other.
     """
-    first, last = _columns_from(line[D0] - 1e-12, line[D1], width)
-    a, b = _columns_from(line[U0] - x0 * line[D0], line[U1] - x0 * line[D1], width)
-    first, last = max(first, a), min(last, b)
+    first, last = _columns_from(line[U0] - x0 * line[D0], line[U1] - x0 * line[D1], width)
     a, b = _columns_from(x1 * line[D0] - line[U0], x1 * line[D1] - line[U1], width)
     first, last = max(first, a), min(last, b)
     a, b = _columns_from(line[V0] - y0 * line[D0], line[V1] - y0 * line[D1], width)
