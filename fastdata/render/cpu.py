@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastdata.augment.recipe import Recipe
 from fastdata.errors import UsageError
-from fastdata.render.tiles import load_tiles
+from fastdata.render.tiles import check_visible, load_tiles
 from fastdata.store.read import Store
 
 U8 = npt.NDArray[np.uint8]
@@ -93,17 +93,6 @@ def table_of(recipe: Recipe, tiles: list[U8]) -> I64:
     table[:, 3:5] = recipe.origin_xy
     table[:, 5:7] = recipe.origin_xy + recipe.size_hw[:, ::-1]
     table[:, 7:11] = recipe.visible_xyxy
-    _check(recipe, table)
+    check_visible(recipe)
     return table
 
-
-def _check(recipe: Recipe, table: I64) -> None:
-    """Refuse tiles that the kernel would read past the end of: a wrong recipe is an error, never another program's memory."""
-    x0, y0, x1, y1 = recipe.visible_xyxy.T
-    left, top, right, bottom = table[:, 3:7].T
-    wrong = (x0 < x1) & (y0 < y1) & ((x0 < left) | (y0 < top) | (x1 > right) | (y1 > bottom))
-    if wrong.any():
-        t = int(np.flatnonzero(wrong)[0])
-        raise UsageError(
-            f"visible_xyxy of tile {t} must lie within the tile, {table[t, 3:7].tolist()}, got {recipe.visible_xyxy[t].tolist()}"
-        )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.recipe import Recipe
-from fastdata.errors import StoreError
+from fastdata.errors import StoreError, UsageError
 from fastdata.pixels import decode_payload, resize, to_interleaved, to_planar
 from fastdata.store.format import ENCODINGS
 from fastdata.store.read import Store
@@ -100,3 +100,19 @@ def _resized(picture: U8, x0: int, y0: int, x1: int, y1: int, height: int, width
     # On the interleaved picture, as the trainers do it; one gray plane gives the same numbers as three equal ones.
     interleaved = cut[0] if len(cut) == 1 else to_interleaved(cut)
     return to_planar(resize(interleaved, (height, width), "trainer"))
+
+
+def check_visible(recipe: Recipe) -> None:
+    """Refuse tiles that show more than there is of them: a wrong recipe is an error, never another program's memory.
+
+    Raises:
+        UsageError: A tile is such.
+    """
+    x0, y0, x1, y1 = recipe.visible_xyxy.T
+    left, top = recipe.origin_xy.T
+    right, bottom = left + recipe.size_hw[:, 1], top + recipe.size_hw[:, 0]
+    wrong = (x0 < x1) & (y0 < y1) & ((x0 < left) | (y0 < top) | (x1 > right) | (y1 > bottom))
+    if wrong.any():
+        t = int(np.flatnonzero(wrong)[0])
+        tile = [int(side[t]) for side in (left, top, right, bottom)]
+        raise UsageError(f"visible_xyxy of tile {t} must lie within the tile, {tile}, got {recipe.visible_xyxy[t].tolist()}")
