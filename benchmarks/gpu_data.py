@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_kit import Rows, say
+from gpu_rows import Rows, say
 
 CLASSES = 80
 """Of COCO, whose boxes the photographs have."""
