@@ -169,24 +169,45 @@ class Bench:
 
         self.options, self.rows = options, Rows("gpu_kernel", options.out)
         self.device = torch.device("cpu" if options.dry else "cuda")
-        data = prepare(
-            options.photos, options.folder, options.images, options.repeat, options.imgsz, Rows("gpu_data", options.out)
-        )
-        self.store = open_store(data.raw, "train")
+        shape = (options.images, options.repeat, options.imgsz)
+        data = prepare(options.photos, options.folder, *shape, Rows("gpu_data", options.out))
+        self.stores = {False: open_store(data.raw, "train")}
         start = time.perf_counter()
-        self.source = Device(Samples(self.store, imgsz=options.imgsz), self.device)
+        self.sources = {False: Device(Samples(self.stores[False], imgsz=options.imgsz), self.device)}
         seconds = time.perf_counter() - start
-        nbytes = self.source.nbytes_device
+        nbytes = self.sources[False].nbytes_device
         self.rows.add("upload of the split", [nbytes / seconds / 1e9], "GB/s", nbytes_device=nbytes, seconds=seconds)
+
+    def add_outlines(self) -> None:
+        """Make a store whose objects have outlines, invented ones: boxes cannot be cut out and pasted."""
+        from fastdata.residency.device import Device
+
+        import fastdata
+        from fastdata.conversion.options import ConvertOptions
+        from fastdata.samples import Samples
+        from fastdata.sources.scan import SourceOptions
+        from fastdata.store.read import open_store
+        from fastdata.synth import write_dataset
+
+        folder, imgsz = self.options.folder / "outlines", self.options.imgsz
+        if not (folder / "raw.lmdb").exists():
+            folder.mkdir(exist_ok=True)
+            size_hw = (max(3 * imgsz // 4, 32), imgsz)
+            write_dataset(folder / "source", self.options.outlines, task="segment", size_hw=size_hw, splits={"train": 1.0})
+            options = ConvertOptions(SourceOptions(task="segment"), imgsz=imgsz, codec="raw")
+            fastdata.convert(folder / "source", folder / "raw.lmdb", options)
+        self.stores[True] = open_store(folder / "raw.lmdb", "train")
+        self.sources[True] = Device(Samples(self.stores[True], imgsz=imgsz), self.device)
 
     def samples(self, policy: str) -> Any:
         """Return samples with a policy of :data:`POLICIES`, or letterboxed."""
         from fastdata.augment.policy import Policy
         from fastdata.samples import Samples
 
+        store = self.stores["copy_paste" in POLICIES.get(policy, {})]
         if policy == LETTERBOX:
-            return Samples(self.store, imgsz=self.options.imgsz, augment=False)
-        return Samples(self.store, imgsz=self.options.imgsz, policy=Policy(**POLICIES[policy]), seed=1)
+            return Samples(store, imgsz=self.options.imgsz, augment=False)
+        return Samples(store, imgsz=self.options.imgsz, policy=Policy(**POLICIES[policy]), seed=1)
 
     def recipes(self, samples: Any, batch: int) -> list[Any]:
         """Return recipes of different batches."""
@@ -194,7 +215,7 @@ class Bench:
         count = self.options.recipes
         return [samples.recipe(order[np.arange(k * batch, (k + 1) * batch) % len(samples)], k) for k in range(count)]
 
-    def check(self, samples: Any, recipe: Any, what: str) -> None:
+    def check(self, samples: Any, source: Any, recipe: Any, what: str) -> None:
         """Compare some slots with the reference.
 
         Raises:
@@ -205,7 +226,7 @@ class Bench:
         from fastdata.render.tolerance import differs, near_outlines
 
         part = recipe.slots(0, self.options.compared)
-        mine = render(part, self.source.fetch(part).where, device=self.device).cpu().numpy()
+        mine = render(part, source.fetch(part).where, device=self.device).cpu().numpy()
         fault = differs(mine, reference.render(samples.store, part), "cuda", near_outlines(part))
         assert fault is None, f"{what}: {fault}"
 
@@ -216,12 +237,15 @@ class Bench:
         from fastdata.render.cuda import render
 
         options, device = self.options, self.device
-        samples = self.samples(policy)
+        has_outlines = "copy_paste" in POLICIES.get(policy, {})
+        if has_outlines and True not in self.stores:
+            self.add_outlines()
+        samples, source = self.samples(policy), self.sources[has_outlines]
         recipes = self.recipes(samples, batch)
         what = f"{policy}, B={batch}, {dtype}{', channels last' if channels_last else ''}"
-        self.check(samples, recipes[0], what)
+        self.check(samples, source, recipes[0], what)
         more: dict[str, Any] = {"dtype": getattr(torch, dtype), "channels_last": channels_last}
-        fetched = [self.source.fetch(r) for r in recipes]
+        fetched = [source.fetch(r) for r in recipes]
         out = render(recipes[0], fetched[0].where, device=device, **more)
         calls: list[Callable[[], object]] = [
             lambda r=r, f=f: render(r, f.where, device=device, out=out, **more) for r, f in zip(recipes, fetched, strict=True)
@@ -268,7 +292,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=8192)
     parser.add_argument("--repeat", type=int, default=16, help="entries per record")
     parser.add_argument("--imgsz", type=int, default=640)
+    parser.add_argument("--outlines", type=int, default=512, help="invented pictures with outlines, for Copy-Paste")
     parser.add_argument("--batches", default="128,64,256,32")
+    parser.add_argument("--policies", default=",".join((*POLICIES, LETTERBOX)))
     parser.add_argument("--recipes", type=int, default=10)
     parser.add_argument("--draws", type=int, default=30)
     parser.add_argument("--compared", type=int, default=2, help="slots that are compared with the reference")
@@ -278,16 +304,18 @@ def main() -> None:
         import os
 
         os.environ["TRITON_INTERPRET"] = "1"
-        options.images, options.repeat, options.imgsz, options.batches = 8, 2, 64, "2"
-        options.recipes, options.draws, options.compared = 2, 2, 1
+        options.images, options.repeat, options.imgsz, options.batches = 8, 2, 32, "2"
+        options.recipes, options.draws, options.compared, options.outlines = 2, 1, 1, 8
     deadline = time.monotonic() + options.seconds
     bench = Bench(options)
-    sizes = [int(b) for b in options.batches.split(",")]
+    sizes, policies = [int(b) for b in options.batches.split(",")], options.policies.split(",")
     first = sizes[0]
-    plan: list[tuple[Any, ...]] = [("default", b) for b in sizes]
-    plan += [("default", first, "float16"), ("default", first, "bfloat16"), ("default", first, "uint8", True)]
-    plan += [("default", first, "float16", True), ("default", first, "float32")]
-    plan += [(policy, first) for policy in (*POLICIES, LETTERBOX) if policy != "default"]
+    plan: list[tuple[Any, ...]] = []
+    if "default" in policies:
+        plan += [("default", b) for b in sizes]
+        plan += [("default", first, "float16"), ("default", first, "bfloat16"), ("default", first, "uint8", True)]
+        plan += [("default", first, "float16", True), ("default", first, "float32")]
+    plan += [(policy, first) for policy in policies if policy != "default"]
     failed = []
     for setting in plan:
         if time.monotonic() > deadline:
