@@ -92,7 +92,7 @@ class Alternating:
         first = next(batches)
         wait()
         self.first_s = time.perf_counter() - self.made_at
-        yield first
+        yield self._kept(first)
         for _ in range(self.options.warm_steps):
             yield self._kept(next(batches))
         self.warm_s = time.perf_counter() - self.made_at

@@ -26,6 +26,10 @@ SHOWN = {
     "open_store": ("open", "open, private memory of each of 8"),
     "read_coco": ("",),
     "startup": ("fastdata --help", "peak memory"),
+    "gpu_kernel": ("kernel: ", "call: default, B=128", "plan on one thread: default, B=128"),
+    "gpu_loader": ("",),
+    "gpu_train": ("",),
+    "gpu_cold": ("",),
 }
 """What the README shows of each script: how the rows begin (``open_store``: what they are). Everything else is in the results."""
 
@@ -33,6 +37,10 @@ SHOWN = {
 def is_shown(row: dict[str, Any]) -> bool:
     """Tell whether the README shows a row."""
     begins = SHOWN.get(row["bench"], ())
+    if row["bench"] == "gpu_train" and row["what"].endswith("ceiling beside it"):
+        return False  # in its candidate's ratio
+    if row["bench"] == "gpu_loader" and row.get("own_number") is False:
+        return False
     return row["what"] in begins if row["bench"] == "open_store" else row["what"].startswith(begins)
 
 
@@ -53,7 +61,14 @@ def figure(value: float) -> str:
 
 
 def block(rows: list[dict[str, Any]]) -> str:
-    """Return the Markdown between the marks."""
+    """Return the Markdown between the marks: a table for the processor, and one for the GPU where there are results."""
+    gpu = [row for row in rows if row["bench"].startswith("gpu_")]
+    others = [row for row in rows if not row["bench"].startswith("gpu_")]
+    return "\n\n".join(table(part) for part in (others, gpu) if part)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return a table, and where its rows were measured."""
     lines = ["| what | median (lowest to highest) | against | ratio |", "|---|---|---|---|"]
     for row in rows:
         what = f"{row['bench'].replace('_', ' ')}: {row['what']}"
@@ -63,13 +78,29 @@ def block(rows: list[dict[str, Any]]) -> str:
         if row["unit"] == "s" and row["median"] < 0.1:
             row = {**row, "unit": "ms", **{key: 1e3 * row[key] for key in ("median", "low", "high")}}
         value = f"{figure(row['median'])} {row['unit']} ({figure(row['low'])} to {figure(row['high'])}, n = {row['n']})"
-        ratio = f"{row['ratio']:.2f}" if row.get("ratio") is not None else ""
-        lines.append(f"| {what} | {value} | {row.get('against') or ''} | {ratio} |")
-    machines = sorted({f"{row['machine']['cpu']}, {row['machine']['cores']} cores" for row in rows})
+        value += f"; {row['note']}" if row.get("note") else ""
+        lines.append(f"| {what} | {value} | {row.get('against') or ''} | {ratio(row)} |")
+    machines = sorted({machine(row["machine"]) for row in rows})
     dates = sorted({row["date"] for row in rows})
     return "\n".join(
         [*lines, "", f"Measured on {' and '.join(machines)}, {dates[0]} to {dates[-1]}; scripts and rows in `benchmarks/`."]
     )
+
+
+def ratio(row: dict[str, Any]) -> str:
+    """Return a ratio, with its interval where it has one: then it is told to a thousandth."""
+    if row.get("ratio") is None:
+        return ""
+    if row.get("ratio_low") is None:
+        return f"{row['ratio']:.2f}"
+    return f"{row['ratio']:.3f} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f})"
+
+
+def machine(facts: dict[str, Any]) -> str:
+    """Return what a machine is."""
+    text = f"{facts['cpu']}, {facts['cores']} cores"
+    gpu = facts.get("gpu")
+    return f"{gpu['name']} (driver {gpu['driver']}) with {text}" if gpu else text
 
 
 def main() -> None:
