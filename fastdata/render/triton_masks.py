@@ -62,39 +62,39 @@ def _exclusive_or(words, ROWS: tl.constexpr, EDGES: tl.constexpr):
 
 
 @triton.jit
-def _ring(words, points, begin, end, scale_x, scale_y, row, x_first, COLUMNS: tl.constexpr, EDGES: tl.constexpr):
-    """Flip what lies right of each edge of a ring.
-
-    Args:
-        words: (rows, EDGES) one for each row and place in a chunk of edges.
-        row: (rows,)
-        x_first: Column of bit 0.
-    """
-    line = row.to(tl.float64)[:, None]
+def _ring(
+    words, points, begin, end, scale_x, scale_y, y_first, x_first,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EDGES: tl.constexpr,
+):  # fmt: skip
+    """Flip what lies right of each edge of a ring: (ROWS, EDGES) words, one for each row and place in a chunk of edges."""
+    line = (y_first + tl.arange(0, ROWS)).to(tl.float64)[:, None]
     for first in range(begin, end, EDGES):
         p = first + tl.arange(0, EDGES)
         is_edge = p < end
         q = tl.where(p + 1 < end, p + 1, begin)
-        ax = (tl.load(points + 2 * p, mask=is_edge, other=0).to(tl.float64) * scale_x)[None, :]
-        ay = (tl.load(points + 2 * p + 1, mask=is_edge, other=0).to(tl.float64) * scale_y)[None, :]
-        bx = (tl.load(points + 2 * q, mask=is_edge, other=0).to(tl.float64) * scale_x)[None, :]
-        by = (tl.load(points + 2 * q + 1, mask=is_edge, other=0).to(tl.float64) * scale_y)[None, :]
-        # As ceil(min - 0.5) <= row < ceil(max - 0.5); an edge that is none crosses nothing, since it is a point.
-        is_crossed = is_edge[None, :] & (tl.minimum(ay, by) - 0.5 <= line) & (line < tl.maximum(ay, by) - 0.5)
-        share = (line + 0.5 - ay) / tl.where(is_crossed, by - ay, 1.0)
-        column = tl.ceil(ax + share * (bx - ax) - 0.5) - x_first
-        bit = tl.minimum(tl.maximum(column, 0.0), COLUMNS * 1.0).to(tl.int64)
-        from_there = tl.full([1, 1], -1, tl.int64) << tl.minimum(bit, COLUMNS - 1)
-        words ^= tl.where(is_crossed & (bit < COLUMNS), from_there, 0)
+        ax = tl.load(points + 2 * p, mask=is_edge, other=0).to(tl.float64) * scale_x
+        ay = tl.load(points + 2 * p + 1, mask=is_edge, other=0).to(tl.float64) * scale_y
+        bx = tl.load(points + 2 * q, mask=is_edge, other=0).to(tl.float64) * scale_x
+        by = tl.load(points + 2 * q + 1, mask=is_edge, other=0).to(tl.float64) * scale_y
+        # It crosses rows ceil(top) to ceil(bottom), half-open.
+        top, bottom = tl.minimum(ay, by) - 0.5, tl.maximum(ay, by) - 0.5
+        matters = is_edge & (top < y_first + ROWS) & (bottom > y_first) & (tl.minimum(ax, bx) < x_first + COLUMNS)
+        if tl.max(matters.to(tl.int32), axis=0) > 0:
+            is_crossed = matters[None, :] & (top[None, :] <= line) & (line < bottom[None, :])
+            share = (line + 0.5 - ay[None, :]) / tl.where(is_crossed, (by - ay)[None, :], 1.0)
+            column = tl.ceil(ax[None, :] + share * (bx - ax)[None, :] - 0.5) - x_first
+            bit = tl.minimum(tl.maximum(column, 0.0), COLUMNS * 1.0).to(tl.int64)
+            from_there = tl.full([1, 1], -1, tl.int64) << tl.minimum(bit, COLUMNS - 1)
+            words ^= tl.where(is_crossed & (bit < COLUMNS), from_there, 0)
     return words
 
 
 @triton.jit
 def _object(
-    tables, points, point_offsets, ring_offsets, unit_offsets, scale, k, row, x_first,
+    tables, points, point_offsets, ring_offsets, unit_offsets, scale, k, y_first, x_first,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Return the word of each row: bit c says whether column ``x_first + c`` lies in object ``k``."""
+    """Return the word of each row from ``y_first`` on: bit c says whether column ``x_first + c`` lies in object ``k``."""
     points, scale = _floats(tables, points), _doubles(tables, scale)
     point_offsets, ring_offsets = _ints(tables, point_offsets), _ints(tables, ring_offsets)
     unit_offsets = _ints(tables, unit_offsets)
@@ -105,7 +105,7 @@ def _object(
         for ring in range(tl.load(ring_offsets + unit), tl.load(ring_offsets + unit + 1)):
             begin, end = tl.load(point_offsets + ring), tl.load(point_offsets + ring + 1)
             if end - begin >= 3:
-                words = _ring(words, points, begin, end, scale_x, scale_y, row, x_first, COLUMNS, EDGES)
+                words = _ring(words, points, begin, end, scale_x, scale_y, y_first, x_first, ROWS, COLUMNS, EDGES)
         union |= _exclusive_or(words, ROWS, EDGES)
     return union
 
@@ -164,7 +164,7 @@ def fill_slots(
         k = tl.load(_ints(tables, order) + i)
         if _meets(extents, k, x_first, y_first, ROWS, COLUMNS):
             union = _object(
-                tables, points, point_offsets, ring_offsets, unit_offsets, scale, k, row, x_first, ROWS, COLUMNS, EDGES
+                tables, points, point_offsets, ring_offsets, unit_offsets, scale, k, y_first, x_first, ROWS, COLUMNS, EDGES
             )
             value = tl.where(_is_in(union, COLUMNS), i - first + 1, value)
     masks += slot.to(tl.int64) * height * width
@@ -183,7 +183,9 @@ def fill_each(
     row, x = y_first + tl.arange(0, ROWS), x_first + tl.arange(0, COLUMNS)
     union = tl.zeros([ROWS], tl.int64)
     if _meets(extents, k, x_first, y_first, ROWS, COLUMNS):
-        union = _object(tables, points, point_offsets, ring_offsets, unit_offsets, scale, k, row, x_first, ROWS, COLUMNS, EDGES)
+        union = _object(
+            tables, points, point_offsets, ring_offsets, unit_offsets, scale, k, y_first, x_first, ROWS, COLUMNS, EDGES
+        )
     masks += tl.program_id(0).to(tl.int64) * height * width
     is_pixel = (row < height)[:, None] & (x < width)[None, :]
     tl.store(masks + (row[:, None] * width + x[None, :]), _is_in(union, COLUMNS).to(tl.uint8), mask=is_pixel)
