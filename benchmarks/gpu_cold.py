@@ -26,11 +26,23 @@ from gpu_loader import add_arguments, run_each, their_loader, wait
 from gpu_rows import Rows, say
 from loader_cpu import endless
 
-OURS = {"raw store": ("raw", "stream"), "jpeg store": ("jpeg", "stream"), "jpeg store, decoded on the GPU": ("jpeg", "decode")}
-AHEAD = ", no read-ahead"
-"""Ends the names of ours without it."""
-PLAIN = "plain files, Ultralytics, 8 workers"
-NAMES = ("raw store", f"raw store{AHEAD}", PLAIN, "jpeg store", f"jpeg store{AHEAD}", "jpeg store, decoded on the GPU")
+OURS = {
+    "raw": ("raw", "stream", "raw store"),
+    "jpeg": ("jpeg", "stream", "JPEG store, decoded by the processor"),
+    "jpeg-gpu": ("jpeg", "decode", "JPEG store, decoded on the GPU"),
+}
+"""Store, residency, and how results call it."""
+PLAIN = "plain"
+NAMES = ("raw", "raw-unread", PLAIN, "jpeg", "jpeg-gpu", "jpeg-unread")
+UNREAD = "-unread"
+"""Ends the names of ours that read nothing ahead."""
+
+
+def title(name: str) -> str:
+    """Return how results call a loader."""
+    if name == PLAIN:
+        return "plain files, Ultralytics, 8 workers"
+    return OURS[name.removesuffix(UNREAD)][2] + (", nothing read ahead" if name.endswith(UNREAD) else "")
 
 
 def make_cgroup(limit_nbytes: int) -> Path | str:
@@ -93,7 +105,7 @@ def loader_of(options: argparse.Namespace, name: str) -> Any:
     from fastdata.loader import Loader
     from fastdata.store.read import open_store
 
-    kind, residency = OURS[name.removesuffix(AHEAD)]
+    kind, residency, _ = OURS[name.removesuffix(UNREAD)]
     store = open_store(getattr(data_of(options.folder), kind), "train")
     more: dict[str, Any] = {} if options.dry else {"device": "cuda", "residency": residency}
     return Loader(store, options.batch, imgsz=options.imgsz, drop_last=True, **more)
@@ -123,7 +135,7 @@ def child(options: argparse.Namespace) -> None:
     bound = f"cgroup of {options.limit_gb:g} GB" if options.cgroup else "unbounded page cache, evicted before"
     per_image = 1e6 * sum(read) / sum(rates)
     Rows("gpu_cold", options.out).add(
-        f"{name}, {bound}", rates, "images/s", read_gb_s=read, windows=rates, first_s=first_s, limit_gb=options.limit_gb,
+        f"{title(name)}, {bound}", rates, "images/s", read_gb_s=read, windows=rates, first_s=first_s, limit_gb=options.limit_gb,
         bound=bound, batch=options.batch, imgsz=options.imgsz, filesystem=filesystem(options.folder), loader=name,
         note="by window " + ", ".join(f"{r:,.0f} at {g:.2f} GB/s" for r, g in zip(rates, read, strict=True))
         + f"; {per_image:,.0f} kB from the disk an image",
@@ -137,7 +149,7 @@ def main() -> None:
     add_arguments(parser)
     parser.set_defaults(seconds=120.0, repeat=1)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--names", default=";".join(NAMES))
+    parser.add_argument("--names", default=",".join(NAMES))
     parser.add_argument("--limit-gb", type=float, default=5.0)
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--window-s", type=float, default=3.0)
@@ -156,12 +168,12 @@ def main() -> None:
         say(f"no memory cgroup ({group}): the page cache is not bounded, and only first windows are cold")
     else:
         options.cgroup = str(group)
-    well = True
+    rows, well = Rows("gpu_cold", options.out), True
     deadline = time.monotonic() + options.seconds
-    for name in options.names.split(";"):
+    for name in options.names.split(","):
         options.seconds = deadline - time.monotonic()
         say(f"{evict(data.folder):.1f} GB of files evicted")
-        well &= run_each(options, __file__, [name], lambda name: 60.0)
+        well &= run_each(options, __file__, [name], rows, 60.0)
     if options.cgroup:
         os.rmdir(options.cgroup)
     if not well:

@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from gpu_data import data_of, prepare
-from gpu_loader import PREFETCH_FACTOR, add_arguments, run_each
+from gpu_loader import PREFETCH_FACTOR, THEIRS, add_arguments, run_each, title
 from gpu_rows import Ratio, Rows, beside, paired
 from gpu_telemetry import Telemetry, host_used_gb, mean_of
 
 OURS = ("device", "pinned", "stream", "decode", "decode+window", "host", "auto")
 """``host``: drawn by the processor, copied by the trainer. ``decode``: from the JPEG store."""
-DEFAULTS, BEST = "Ultralytics, 8 workers", "Ultralytics, 16 workers, cache=ram"
-THEIRS: dict[str, dict[str, Any]] = {DEFAULTS: {"workers": 8, "cache": False}, BEST: {"workers": 16, "cache": "ram"}}
+DEFAULTS, BEST = "ultralytics-8", "ultralytics-16-ram"
+"""Of ``gpu_loader``'s: the trainer's defaults, and the best that 16 cores and enough memory can do."""
 CANDIDATES = ("device", "pinned", "stream", DEFAULTS, BEST, "decode", "host", "decode+window")
 FEW = ("device", DEFAULTS)
 """Of the larger models."""
@@ -206,7 +206,7 @@ def child(options: argparse.Namespace) -> None:
                 return loader
             if isinstance(loader.dataset, YOLODataset):
                 is_cached = loader.dataset.ims[0] is not None
-                assert is_cached == (THEIRS[name]["cache"] == "ram"), "pictures must be cached if asked for, and only then"
+                assert is_cached == bool(THEIRS[name][1]), "pictures must be cached if asked for, and only then"
                 ahead = PREFETCH_FACTOR * loader.num_workers + 1
             else:
                 ahead = loader._loader.threads * loader._loader.prefetch + 1
@@ -224,7 +224,7 @@ def child(options: argparse.Namespace) -> None:
         "project": str(home), "name": "run", "exist_ok": True, "device": "cpu" if options.dry else 0,
     }  # fmt: skip
     if name in THEIRS:
-        settings |= THEIRS[name]
+        settings["workers"], settings["cache"] = THEIRS[name]
         if options.dry:
             settings["workers"] = 0
         if settings["cache"]:
@@ -259,13 +259,13 @@ def report(options: argparse.Namespace, fed: Any, job: str, name: str, trainer: 
         free, total = torch.cuda.mem_get_info()
         facts |= {"gpu_gb": (total - free) / 1e9, "reserved_peak_gb": torch.cuda.max_memory_reserved() / 1e9}
     own, other = _means(fed.candidate), _means(fed.ceiling)
-    rows.add(f"{job} {name}: ceiling beside it", ceiling, "images/s", telemetry=other, note=_short(other), **facts)
-    note = (
-        f"{_short(own)}, waits {100 * own['waited']:.2f} %, first batch {fed.first_s:.1f} s, GPU {facts.get('gpu_gb', 0):.1f} GB"
-    )
+    rows.add(f"{job} {title(name)}: ceiling beside it", ceiling, "images/s", telemetry=other, note=_short(other), **facts)
+    note = f"{_short(own)}, waits {100 * own['waited']:.2f} %, first batch {fed.first_s:.1f} s"
+    note += f", GPU {facts['gpu_gb']:.1f} GB" if "gpu_gb" in facts else ""
+    interval = {"ratio": au.value, "ratio_low": au.low, "ratio_high": au.high}
     rows.add(
-        f"{job} {name}", rates, "images/s", ratio=au.value, ratio_low=au.low, ratio_high=au.high, input_share=own["waited"],
-        against="the same batch again and again, in interleaved windows", telemetry=own, ceiling=ceiling, note=note, **facts,
+        f"{job} {title(name)}", rates, "images/s", **interval, against="the same batch again and again, in interleaved windows",
+        input_share=own["waited"], telemetry=own, ceiling=ceiling, note=note, **facts,
     )  # fmt: skip
 
 
@@ -289,19 +289,17 @@ def against_theirs(rows: Rows) -> None:
                 continue
             au, base = (Ratio(r["ratio"], r["ratio_low"], r["ratio_high"]) for r in (row, other))
             q = au.over(base)
-            rows.add(
-                f"{job}: {name} over {theirs}", [q.value], "times", ratio=q.value, ratio_low=q.low, ratio_high=q.high, job=job,
-                against=theirs,
-            )  # fmt: skip
+            interval = {"ratio": q.value, "ratio_low": q.low, "ratio_high": q.high}
+            rows.add(f"{job} {name} over {title(theirs)}", [q.value], "times", **interval, against=title(theirs), job=job)
 
 
 def main() -> None:
     """Measure until the time is up, in the order of the jobs and candidates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument("--jobs", default="yolo11n:128;yolov8s:64;yolo11m:64", help="model:batch")
-    parser.add_argument("--candidates", default=";".join(CANDIDATES), help="of the first job")
-    parser.add_argument("--few", default=";".join(FEW), help="candidates of the other jobs")
+    parser.add_argument("--jobs", default="yolo11n:128,yolov8s:64,yolo11m:64", help="model:batch")
+    parser.add_argument("--candidates", default=",".join(CANDIDATES), help="of the first job")
+    parser.add_argument("--few", default=",".join(FEW), help="candidates of the other jobs")
     parser.add_argument("--steps", type=int, default=40, help="of a window")
     parser.add_argument("--settle", type=int, default=6, help="steps of a window before it counts")
     parser.add_argument("--warm-steps", type=int, default=25)
@@ -311,19 +309,18 @@ def main() -> None:
     options = parser.parse_args()
     if options.dry and not options.child:
         options.images, options.repeat, options.imgsz, options.jobs, options.window = 32, 2, 64, "tiny:4", 8
-        options.candidates, options.steps, options.settle, options.warm_steps = f"device;host;{DEFAULTS};{BEST}", 3, 1, 1
+        options.steps, options.settle, options.warm_steps = 3, 1, 1
         options.pairs, options.most_workers = 3, 2
     if options.child:
         child(options)
         return
     prepare(options.photos, options.folder, options.images, options.repeat, options.imgsz, Rows("gpu_data", options.out))
     rows = Rows("gpu_train", options.out)
-    first, *others = options.jobs.split(";")
-    names = [f"{first}/{name}" for name in options.candidates.split(";")]
-    names += [f"{job}/{name}" for job in others for name in options.few.split(";")]
-    well = run_each(options, __file__, names, lambda name: options.child_s + 40)
+    first, *others = options.jobs.split(",")
+    names = [f"{first}/{name}" for name in options.candidates.split(",")]
+    names += [f"{job}/{name}" for job in others for name in options.few.split(",")]
+    well = run_each(options, __file__, names, rows, options.child_s + 40)
     against_theirs(rows)
-    rows.table()
     if not well:
         raise SystemExit(1)
 
