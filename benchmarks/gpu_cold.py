@@ -108,6 +108,8 @@ def loader_of(options: argparse.Namespace, name: str) -> Any:
     kind, residency, _ = OURS[name.removesuffix(UNREAD)]
     store = open_store(getattr(data_of(options.folder), kind), "train")
     more: dict[str, Any] = {} if options.dry else {"device": "cuda", "residency": residency}
+    if name.endswith(UNREAD) and not options.dry:
+        more["read_ahead"] = False
     return Loader(store, options.batch, imgsz=options.imgsz, drop_last=True, **more)
 
 
