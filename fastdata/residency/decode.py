@@ -30,7 +30,6 @@ import numpy.typing as npt
 from fastdata.augment.recipe import Recipe
 from fastdata.errors import StoreError
 from fastdata.headers.header import Unusable
-from fastdata.headers.jpeg_layout import BASELINE, EXTENDED
 from fastdata.headers.read import read_header
 from fastdata.pixels import decode_payload
 from fastdata.render.tiles import load_tiles
@@ -312,9 +311,9 @@ def planes_on_gpu(payload: U8, stored_hw: tuple[int, ...], channels: int) -> int
         layout = read_header(payload.tobytes(), body=False).jpeg
     except (ValueError, Unusable):
         return 0
-    if layout is None or layout.frame not in (BASELINE, EXTENDED) or layout.precision != 8 or not layout.one_pass:
+    if layout is None or layout.precision != 8 or not layout.one_pass:
         return 0
-    if (height, width) != stored_hw:
+    if (height, width) != stored_hw:  # before anything is allocated for it: a few bytes can claim 65,535 x 65,535
         return 0
     return 1 if colours == "Gray" else 3 if colours == "YCbCr" and channels == 3 else 0
 

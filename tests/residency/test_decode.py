@@ -6,7 +6,6 @@ In ordinary memory torchvision's own libjpeg-turbo stands in for nvJPEG, so all 
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import fastdata
 from fastdata.augment.order import epoch_order
 from fastdata.augment.policy import Policy
 from fastdata.pixels import encode
+from fastdata.prefetch import Prefetch
 from fastdata.render.tiles import BadRecord, load_tiles
 from fastdata.residency import decode as module
 from fastdata.residency.decode import HALF_CHROMA, Decode, unavailable
@@ -166,8 +166,9 @@ def test_a_damaged_record_is_named_as_everywhere(tmp_path: Path) -> None:
     agree(source, store, recipe_of(store, Tile(0), Tile(3)))
 
 
-def test_a_file_that_is_not_what_its_record_states_is_named_as_everywhere() -> None:
-    """Another size, colour where gray is stated, a file that breaks off in its header."""
+def test_a_file_that_is_not_what_its_record_states_is_named_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another size, colour where gray is stated, a file that breaks off in its header: none is given to the GPU."""
+    monkeypatch.setattr(module, "decode_jpegs", lambda payloads, planes, device: pytest.fail("it must not be decoded"))
     kind, data, _, _ = jpeg(smooth(40, 56))
     for file in (kind, data, (40, 55), 3), (kind, data, (40, 56), 1), (kind, data[:99], (40, 56), 3):
         store = FileStore(file)
@@ -187,8 +188,8 @@ def test_with_a_window_a_sample_costs_about_one_decode(threads: int, tmp_path: P
     source = Decode(samples, CPU)
     order = epoch_order(n, 3, 0)
     recipes = [samples.recipe(order[i : i + batch]) for i in range(0, n, batch)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda recipe: agree(source, samples.store, recipe), recipes))
+    done = Prefetch(lambda k: agree(source, samples.store, recipes[k]), len(recipes), threads, ahead=4)
+    assert len(list(done)) == len(recipes)
     shown = sum(len(np.unique(recipe.record)) for recipe in recipes)
     assert shown > 2.5 * n
     assert n <= source.decoded <= 1.1 * n
