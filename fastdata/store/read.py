@@ -32,6 +32,7 @@ DESCRIPTIONS = (".yaml", ".yml", ".json")
 """Endings of what people hand over in a store's place."""
 ROWS_AT_ONCE = 1 << 16
 U8 = npt.NDArray[np.uint8]
+I64 = npt.NDArray[np.int64]
 
 
 def open_store(path: str | os.PathLike[str], split: str | None = None) -> Store:
@@ -61,7 +62,7 @@ class Store:
     holds all splits.
     """
 
-    __slots__ = ("_checked", "_files", "_index", "_limits", "catalog", "entry_range", "path", "split")
+    __slots__ = ("_addresses", "_checked", "_files", "_index", "_limits", "catalog", "entry_range", "path", "split")
 
     def __init__(self, path: Path, split: str | None) -> None:
         self._index = Index.open(index_path(path))
@@ -74,6 +75,7 @@ class Store:
         """Entries of the opened split, as numbers in the catalog."""
         self._files = [_map_payload(self._index, file) for file in manifest.files]
         self._limits = [file.payload_nbytes for file in manifest.files]
+        self._addresses = np.array([file.data.__array_interface__["data"][0] for file in self._files], np.int64)
         head = CatalogHead(manifest.names, manifest.splits, manifest.keypoints, manifest.counts)
         self.catalog = Catalog(head, self._index.section, (_reopen_catalog, (str(path), manifest.uid)))
         """Everything but the pixels, of all splits."""
@@ -137,6 +139,35 @@ class Store:
             self._compare(r)
             self._checked[r] = True
         return file.data[offset : offset + nbytes]
+
+    def records_at(self, records: I64) -> tuple[I64, tuple[U8, ...]]:
+        """Return where the bytes of many records lie in memory, at the cost of one.
+
+        Args:
+            records: (n,) their numbers. They are not compared with their checksums: see :meth:`unchecked`.
+
+        Returns:
+            (n,) addresses, and the arrays that must stay alive while they are used.
+
+        Raises:
+            IndexError: There is no such record.
+            StoreError: A record must lie in a payload file, and does not.
+        """
+        files = self._open_files()
+        c = self.catalog
+        if len(records) and not 0 <= int(records.min()) <= int(records.max()) < c.counts.records:
+            raise IndexError(f"record must be in 0 <= r < {c.counts.records}, got {records.min()}..{records.max()}")
+        number, offset, nbytes = c.rec_file[records], c.rec_offset[records], c.rec_nbytes[records]
+        limits = np.array([*self._limits, -1], np.int64)[np.minimum(number, len(files))]  # -1: no record fits
+        wrong = (offset < 0) | (nbytes < 0) | (nbytes > limits) | (offset > limits - nbytes)
+        if wrong.any():
+            self._place(int(records[np.flatnonzero(wrong)[0]]))  # says what is wrong
+        held = tuple(files[k].data for k in np.unique(number).tolist())
+        return self._addresses[number] + offset, held
+
+    def unchecked(self, records: I64) -> I64:
+        """Return those of some records, ascending and each once, that have not been compared with their checksum."""
+        return np.unique(records[~self._checked[records]])
 
     def prefetch(self, i: int) -> None:
         """Have the system read the picture of entry ``i`` into memory, and do not wait: for a store larger than memory."""
@@ -204,13 +235,16 @@ class Store:
         c = self.catalog
         if not 0 <= r < c.counts.records:
             raise IndexError(f"record must be in 0 <= r < {c.counts.records}, got {r}")
-        files = self._files
-        if not files:
-            raise ValueError(f"the store must be open, got one that was closed: {self.path}")
+        files = self._open_files()
         number, offset, nbytes = int(c.rec_file[r]), int(c.rec_offset[r]), int(c.rec_nbytes[r])
         if number >= len(files) or not 0 <= offset <= offset + nbytes <= self._limits[number]:
             raise StoreError(f"{self._index.path}:0: record {r} must lie in a payload file, got {offset} + {nbytes} in {number}")
         return files[number], offset, nbytes
+
+    def _open_files(self) -> list[MappedFile]:
+        if not self._files:
+            raise ValueError(f"the store must be open, got one that was closed: {self.path}")
+        return self._files
 
     def _compare(self, r: int) -> None:
         file, offset, nbytes = self._place(r)
