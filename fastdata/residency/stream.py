@@ -155,5 +155,4 @@ class Stream:
                 size_hw=recipe.size_hw[of],
                 visible_xyxy=recipe.visible_xyxy[of],
             )
-            # Rows one after another, as the kernel wants them
-            yield some, [t if t.strides[2] == 1 else np.ascontiguousarray(t) for t in load_tiles(self._store, part)]
+            yield some, load_tiles(self._store, part)

@@ -78,6 +78,14 @@ def test_memory_is_bounded_by_what_is_in_the_making() -> None:
     assert all(address(ring.take(5)) % LINE_NBYTES == 0 for _ in range(3))
 
 
+def test_a_single_maker_fills_one_buffer_while_the_other_is_copied() -> None:
+    """It does not wait for the first copy."""
+    ring, event = Ring(CPU), Event()
+    first = ring.take(100)
+    first.after(event)
+    assert address(ring.take(100)) != address(first)
+
+
 def test_memory_grows_with_the_batch() -> None:
     """What is too small is let go."""
     ring = Ring(CPU)
@@ -85,6 +93,8 @@ def test_memory_grows_with_the_batch() -> None:
     large = ring.take(5000)
     assert large.tensor.shape == (5000,)
     assert 5000 <= ring.nbytes <= 2 * 8192
+    assert ring.take(100)._memory.numel() >= 5000  # so that it will do for the next large one
+    gc.collect()
     large.after(None)
     ring.take(100).after(None)
     assert 5000 <= ring.nbytes <= 2 * 8192

@@ -18,6 +18,7 @@ from recipe_kit import Group, Slot, Tile
 
 from fastdata.augment.policy import Policy
 from fastdata.augment.recipe import Recipe
+from fastdata.pixels import encode
 from fastdata.render import reference
 from fastdata.render.tiles import BadRecord, load_tiles
 from fastdata.residency import Fetched
@@ -123,9 +124,20 @@ def test_a_record_is_decoded_once_a_batch(tmp_path: Path, monkeypatch: pytest.Mo
     calls: list[list[int]] = []
     monkeypatch.setattr(module, "DECODED_AT_ONCE", 4)
     monkeypatch.setattr(module, "load_tiles", lambda s, part: (calls.append(part.record.tolist()), load_tiles(s, part))[1])
-    recipe = kit.recipe(store, [Slot([Group([Tile(k)])]) for k in [*range(9), 0, 3, 3, 5]], (40, 56))
+    recipe = kit.recipe(store, [Slot([Group([Tile(k)])]) for k in [*range(9), 3, 3, 5]], (40, 56))
     check(store, recipe, stream_of(store).fetch(recipe))
-    assert calls == [[0, 0, 1, 2], [3, 3, 3, 4], [5, 5, 6, 7], [8]]
+    assert calls == [[0, 1, 2, 3, 3, 3], [4, 5, 5], [6, 7, 8]]
+
+
+def test_a_jpeg_as_long_as_its_pixels_is_not_taken_for_them(tmp_path: Path) -> None:
+    """A small picture of noise whose encoding has 3 bytes a pixel."""
+    rng = np.random.default_rng(4)
+    pictures = (rng.integers(0, 256, (32, 32, 3), np.uint8) for _ in range(2000))
+    picture = next(p for p in pictures if len(encode(p, "jpeg", 95)) == p.size)
+    store = kit.file_store(tmp_path, [picture], codec="jpeg", quality=95)
+    assert store.catalog.rec_nbytes[0] == picture.size
+    recipe = kit.one(store, Group([Tile(0)]), out_hw=(32, 32))
+    check(store, recipe, stream_of(store).fetch(recipe))
 
 
 def test_nothing_that_cannot_be_seen_is_read(tmp_path: Path) -> None:
@@ -164,6 +176,8 @@ def test_a_damaged_record_is_named_with_its_picture(codec: str, tmp_path: Path) 
         assert (str(ours.value), ours.value.entry, ours.value.record) == (str(theirs.value), 1, 1)
     good = kit.one(store, Group([Tile(0), Tile(2)]), out_hw=(30, 40))
     del ours
+    gc.collect()
+    assert (source.nbytes_host > 0) == (codec == "jpeg")  # a raw one is looked at before any memory is taken
     check(store, good, source.fetch(good))
     assert source.nbytes_host < 3 * 2 * 3 * 30 * LINE_NBYTES
 
