@@ -44,7 +44,7 @@ def unsupported(device: Any) -> str | None:
 
         from fastdata.render import triton_draw
 
-        is_interpreted = isinstance(triton_draw.draw_upright, InterpretedFunction)
+        is_interpreted = isinstance(triton_draw.draw_whole, InterpretedFunction)
         return None if is_interpreted else "the kernels were compiled for a GPU; set TRITON_INTERPRET=1 before Python starts"
     if device.type != "cuda":
         return f"batches must be drawn on a CUDA device, got {device}"
@@ -167,6 +167,7 @@ def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out
         "STEP": step,
         "SCALED": out.dtype != torch.uint8,
         "TURNS": bool((recipe.gains[:, 1] != 1).any()),
+        "TILES": next(k for k in kernels.TILES if k >= np.diff(recipe.tile_offsets).max(initial=1)),
         "COLUMNS": kernels.COLUMNS,
         "ROWS": kernels.ROWS,
         "num_warps": 1,
@@ -175,10 +176,13 @@ def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out
     upright = tables["slots"][:, 2]
     with torch.cuda.device(out.device if out.device.type == "cuda" else -1):
         if upright.any():
-            kernels.draw_upright[grid](*common, *sizes, **forms)
-            kernels.draw_borders[grid](*common, *sizes, **forms)
+            kernels.draw_whole[grid](*common, *sizes, **forms)
+            kernels.draw_mixed[grid](*common, *sizes, **(forms | {"num_warps": kernels.WARPS}))
         if not upright.all():
-            kernels.draw_turned[grid](*common, common[0] if masks is None else masks, *sizes, **forms)
+            narrow = forms | {"COLUMNS": kernels.NARROW}
+            kernels.draw_turned[-(-width // kernels.NARROW), grid[1], grid[2]](
+                *common, common[0] if masks is None else masks, *sizes, **narrow
+            )
 
 
 def to_device(arrays: dict[str, npt.NDArray[Any]], device: Any) -> dict[str, Any]:

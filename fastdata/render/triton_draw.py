@@ -2,13 +2,13 @@
 
 Three kernels, one after another on one stream, each for what it is fast at:
 
-* :func:`draw_upright` for slots of one group that nothing turns, shears or masks, which is what the trainers' default policy
-  makes: every tile is a rectangle of the output, columns of the output are columns of the picture, so all about a column is known
-  before the first row is drawn. Pixels whose four neighbours are in one tile, and the gray around.
-* :func:`draw_borders` for the lines between the tiles of those slots, one or two pixels wide, whose neighbours are in several.
+* :func:`draw_whole` for slots of one group that nothing turns, shears or masks, which is what the trainers' default policy makes:
+  every tile is a rectangle of the output, columns of the output are columns of the picture, so all about a column is known before
+  the first row is drawn. It draws the blocks that lie within one tile.
+* :func:`draw_mixed` for the other blocks of those slots, with borders of tiles and the gray around.
 * :func:`draw_turned` for all other slots.
 
-All three sample with :func:`_sample` or do the same sums, and colour with :func:`_coloured`. Places are float32: half a thousandth
+Places are float32: half a thousandth
 of a pixel off for a canvas of 1,280 px, so 0.1 level where neighbours differ by 255.
 
 Pixels are read at their address, in GPU memory or in page-locked host memory alike. Nothing is read that no weight is for but one
@@ -24,8 +24,14 @@ import triton.language as tl
 
 COLUMNS = 128
 """Pixels of a row that a program draws at once: four for each thread of its one warp, which are stored in one word."""
-ROWS = 32
+WARPS = 4
+"""Warps of a program where tiles meet: one pixel for each thread, for much is to be known about each."""
+NARROW = 32
+"""Columns of a program where anything may be: one pixel for each thread of its one warp."""
+ROWS = 16
 """Rows that a program draws, one after another."""
+TILES = (1, 4, 9, 64)
+"""A kernel is compiled for so many tiles a group."""
 
 # Columns of the tables.
 TILE_ADDRESS, TILE_PLANE, TILE_LINE, TILE_X, TILE_Y, TILE_X0, TILE_Y0, TILE_X1, TILE_Y1 = range(9)
@@ -49,17 +55,24 @@ TINY = tl.constexpr(1e-6)
 
 @triton.jit
 def _one_over(x):
-    """Return 1 / x of what is not negative, and something finite for 0: two instructions, where a division takes six."""
-    root = tl.rsqrt(tl.maximum(x, TINY))
+    """Return 1 / x of what is not negative, and something finite for 0: three instructions, where a division takes six."""
+    root = tl.rsqrt(x + TINY)
     return root * root
 
 
 @triton.jit
-def _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS: tl.constexpr):
-    """Apply colour gains to levels of 0..255, as ``reference.recolour`` does.
+def _share(x):
+    """Cut to 0..1, which costs nothing: it is a flag of the instruction before."""
+    return tl.minimum(tl.maximum(x, 0.0), 1.0)
 
-    Hue is counted in sixths of a turn. The channels of the hexcone are ``V - C * f``, with ``f`` 0 within a sixth of the channel's
-    own hue (0, 2, 4), 1 beyond two sixths, and straight between.
+
+@triton.jit
+def _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS: tl.constexpr):
+    """Apply colour gains to levels of 0..255, as ``reference.recolour`` does; return levels.
+
+    Hue is counted in sixths of a turn. The channels of the hexcone are ``V - V S f``, with ``f`` 0 within a sixth of the channel's
+    own hue (0, 2, 4), 1 beyond two sixths, and straight between. V and S are shares, so that limits cost nothing; and what can be
+    is a sum or product and no comparison, of which the GPU does half as many at once.
     """
     value = tl.maximum(red, tl.maximum(green, blue))
     chroma = value - tl.minimum(red, tl.minimum(green, blue))
@@ -75,12 +88,12 @@ def _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS: tl.co
         hue = beyond * _one_over(chroma) + start
         hue = tl.where(hue < 0, hue + 6, hue)
         hue = tl.where(hue >= 6, hue - 6, hue)
-    brightest = tl.minimum(value * val_mul, 255.0)
-    depth = tl.minimum(chroma * sat_mul * tl.minimum(val_mul, 255.0 * _one_over(value)), brightest)
-    red = brightest - depth * tl.minimum(tl.maximum(2 - tl.abs(hue - 3), 0.0), 1.0)
-    green = brightest - depth * tl.minimum(tl.maximum(tl.abs(hue - 2) - 1, 0.0), 1.0)
-    blue = brightest - depth * tl.minimum(tl.maximum(tl.abs(hue - 4) - 1, 0.0), 1.0)
-    return red, green, blue
+    brightest = _share(value * (val_mul * (1 / 255)))
+    depth = _share(chroma * _one_over(value) * sat_mul) * brightest
+    red = brightest - depth * _share(2 - tl.abs(hue - 3))
+    green = brightest - depth * _share(tl.abs(hue - 2) - 1)
+    blue = brightest - depth * _share(tl.abs(hue - 4) - 1)
+    return 255 * red, 255 * green, 255 * blue
 
 
 @triton.jit
@@ -103,14 +116,17 @@ def _store(red, green, blue, out, bgr, channel, offset, mask, SCALED: tl.constex
 
 
 @triton.jit
-def _tile(tiles, t):
-    """Return the fields of tile ``t`` as scalars."""
-    row = tiles + t * 9
-    return (
-        tl.load(row), tl.load(row + 1), tl.load(row + 2),
-        tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32),
-        tl.load(row + 5).to(tl.int32), tl.load(row + 6).to(tl.int32), tl.load(row + 7).to(tl.int32), tl.load(row + 8).to(tl.int32),
-    )  # fmt: skip
+def _tile(tiles, t, end):
+    """Return the fields of tile ``t`` as scalars; of one that shows nothing when there is none."""
+    row = tiles + tl.minimum(t, end - 1) * 9
+    address = tl.load(row)
+    plane, line = tl.load(row + 1).to(tl.int32), tl.load(row + 2).to(tl.int32)
+    x, y = tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)
+    x0, y0 = tl.load(row + 5).to(tl.int32), tl.load(row + 6).to(tl.int32)
+    x1, y1 = tl.load(row + 7).to(tl.int32), tl.load(row + 8).to(tl.int32)
+    is_seen = (t < end) & (x0 < x1) & (y0 < y1)
+    far = tl.where(is_seen, 0, 16777216)  # beyond every place, so that nothing touches it
+    return address, plane, line, x, y, x0 + far, y0 + far, tl.where(is_seen, x1, x0) + far, tl.where(is_seen, y1, y0) + far
 
 
 @triton.jit
@@ -119,213 +135,207 @@ def _bytes(address):
 
 
 @triton.jit
-def _level(pointer, mask):
-    return tl.load(pointer, mask=mask, other=114).to(tl.float32)
+def _read(pointer, mask):
+    return _raised(tl.load(pointer, mask=mask, other=114))
 
 
 @triton.jit
-def _corner(tiles, first, end, j, i, mask):
-    """Return canvas pixels in columns ``j`` and rows ``i``: three channels of 0..255."""
-    address = tl.zeros_like(j).to(tl.int64)
-    plane = address
-    for t in range(first, end):
-        base, to_plane, line, x, y, x0, y0, x1, y1 = _tile(tiles, t)
-        here = (j >= x0) & (j < x1) & (i >= y0) & (i < y1)
-        address = tl.where(here, base + (i - y).to(tl.int64) * line + (j - x), address)
-        plane = tl.where(here, to_plane, plane)
-    seen = mask & (address != 0)
-    return _level(_bytes(address), seen), _level(_bytes(address + plane), seen), _level(_bytes(address + 2 * plane), seen)
+def _raised(byte):
+    """Turn a byte into the float32 SHIFT + byte by its bits alone: a conversion takes four times as long."""
+    return (byte.to(tl.int32) + 0x4B000000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _corners(tiles, first, end, u, v, mask):
+def _corners(tiles, first, end, u, v, mask, TILES: tl.constexpr):
     """Return the bilinear mean of the four canvas pixels around ``u``, ``v``, wherever each of them is."""
     left, top = tl.floor(u), tl.floor(v)
     j, i = left.to(tl.int32), top.to(tl.int32)
     right, bottom = u - left, v - top
     red, green, blue = tl.zeros_like(u), tl.zeros_like(u), tl.zeros_like(u)
     for corner in tl.static_range(4):
-        r, g, b = _corner(tiles, first, end, j + corner % 2, i + corner // 2, mask)
+        column, row = j + corner % 2, i + corner // 2
+        address = tl.zeros_like(j).to(tl.int64)
+        plane = tl.zeros_like(j)
+        for k in tl.static_range(TILES):
+            base, to_plane, line, x, y, x0, y0, x1, y1 = _tile(tiles, first + k, end)
+            here = (column >= x0) & (column < x1) & (row >= y0) & (row < y1)
+            address = tl.where(here, base + (row - y).to(tl.int64) * line + (column - x), address)
+            plane = tl.where(here, to_plane, plane)
+        seen = mask & (address != 0)
         weight = (right if corner % 2 else 1 - right) * (bottom if corner // 2 else 1 - bottom)
-        red += weight * r
-        green += weight * g
-        blue += weight * b
+        red += weight * (_read(_bytes(address), seen) - SHIFT)
+        green += weight * (_read(_bytes(address + plane), seen) - SHIFT)
+        blue += weight * (_read(_bytes(address + 2 * plane), seen) - SHIFT)
     return red, green, blue
 
 
 @triton.jit
 def _mean(a, b, c, d, right, bottom):
-    """Return the bilinear mean of four levels: upper left, upper right, lower left, lower right."""
-    above = a + right * (b - a)
-    below = c + right * (d - c)
-    return above + bottom * (below - above)
-
-
-@triton.jit
-def _within(pixel, line, plane, v, tile_y, right):
-    """Return a row of pixels that lie in one tile."""
-    top = tl.floor(v)
-    bottom = v - top
-    above = pixel + (top.to(tl.int32) - tile_y).to(tl.int64) * line
-    r = _square(_bytes(above), _bytes(above + line), right, bottom)
-    g = _square(_bytes(above + plane), _bytes(above + (line + plane)), right, bottom)
-    b = _square(_bytes(above + 2 * plane), _bytes(above + (line + 2 * plane)), right, bottom)
-    return r, g, b
+    """Return the bilinear mean of four raised levels: upper left, upper right, lower left, lower right. Differences are exact."""
+    across = b - a
+    return (a - SHIFT) + right * across + bottom * ((c - a) + right * ((d - c) - across))
 
 
 @triton.jit
 def _square(above, below, right, bottom):
-    a, b = tl.load(above).to(tl.float32), tl.load(above + 1).to(tl.float32)
-    c, d = tl.load(below).to(tl.float32), tl.load(below + 1).to(tl.float32)
-    above_, below_ = a + right * (b - a), c + right * (d - c)
-    return above_ + bottom * (below_ - above_)
+    a, b = _raised(tl.load(above)), _raised(tl.load(above + 1))
+    c, d = _raised(tl.load(below)), _raised(tl.load(below + 1))
+    return _mean(a, b, c, d, right, bottom)
 
 
 @triton.jit
-def draw_upright(
+def _columns(up_l, up_r, line_l, line_r, right, bottom):
+    """Return the mean where the left and the right neighbour are of two tiles, or of none: the line is 0 then."""
+    is_l, is_r = line_l != 0, line_r != 0
+    a, b = _read(_bytes(up_l), is_l), _read(_bytes(up_r), is_r)
+    c, d = _read(_bytes(up_l + line_l), is_l), _read(_bytes(up_r + line_r), is_r)
+    return _mean(a, b, c, d, right, bottom)
+
+
+@triton.jit
+def _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES: tl.constexpr):
+    """Return the tile that all neighbours of a block's pixels are in; -1 where it is not one tile, -2 where there is none at all."""
+    u_a, u_b = tl.fma(across, x_first.to(tl.float32), start), tl.fma(across, (x_end - 1).to(tl.float32), start)
+    v_a, v_b = tl.fma(down, y_first.to(tl.float32), start_y), tl.fma(down, (y_end - 1).to(tl.float32), start_y)
+    u_low, u_high = tl.minimum(u_a, u_b), tl.maximum(u_a, u_b)
+    v_low, v_high = tl.minimum(v_a, v_b), tl.maximum(v_a, v_b)
+    whole = -2
+    for k in tl.static_range(TILES):
+        _, _, _, _, _, x0, y0, x1, y1 = _tile(tiles, first + k, end)
+        is_whole = (u_low >= x0) & (u_high < x1 - 1) & (v_low >= y0) & (v_high < y1 - 1)
+        is_touched = (u_high >= x0 - 1) & (u_low < x1) & (v_high >= y0 - 1) & (v_low < y1)
+        whole = tl.where(is_whole, first + k, tl.where(is_touched, -1, whole))  # a later tile hides an earlier one
+    return whole
+
+
+@triton.jit
+def draw_whole(
     out, slots, slot_reals, groups, group_reals, tiles, height, width, slot_stride, row_stride, channel,
-    STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Draw what lies within one tile, and the gray, of the upright slots: one program for each block of COLUMNS x ROWS."""
+    """Draw the blocks of upright slots that lie within one tile: one program for each."""
     slot = tl.program_id(2)
     row = slots + slot * 4
     if tl.load(row + 2) == 0:
         return
     group = tl.load(row)
+    place = group_reals + group * 10
+    across, start, down, start_y = tl.load(place), tl.load(place + 2), tl.load(place + 4), tl.load(place + 5)
+    first, end = tl.load(groups + group * 8), tl.load(groups + group * 8 + 1)
+    x_first, y_first = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS
+    x_end, y_end = tl.minimum(x_first + COLUMNS, width), tl.minimum(y_first + ROWS, height)
+    whole = _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES)
+    if whole == -1:
+        return
     bgr = tl.load(row + 3) != 0
     hue_add, hue_mul = tl.load(slot_reals + slot * 4), tl.load(slot_reals + slot * 4 + 1)
     sat_mul, val_mul = tl.load(slot_reals + slot * 4 + 2), tl.load(slot_reals + slot * 4 + 3)
-    place = group_reals + group * 10
-    across, start = tl.load(place), tl.load(place + 2)
-    down, start_y = tl.load(place + 4), tl.load(place + 5)
-    first, end = tl.load(groups + group * 8), tl.load(groups + group * 8 + 1)
     out += slot.to(tl.int64) * slot_stride
-
-    x_first = tl.program_id(0) * COLUMNS
-    y_first = tl.program_id(1) * ROWS
-    y_end = tl.minimum(y_first + ROWS, height)
     x = x_first + tl.arange(0, COLUMNS)
-    is_column = x < width
-    u = across * x.to(tl.float32) + start
-    left = tl.floor(u)
-    right = u - left
-    j = left.to(tl.int32)
-
-    # The rectangle of places that the block comes from, and whether one tile has all of it.
-    u_a, u_b = across * x_first + start, across * (tl.minimum(x_first + COLUMNS, width) - 1) + start
-    v_a, v_b = down * y_first + start_y, down * (y_end - 1) + start_y
-    u_low, u_high = tl.minimum(u_a, u_b), tl.maximum(u_a, u_b)
-    v_low, v_high = tl.minimum(v_a, v_b), tl.maximum(v_a, v_b)
-    is_whole = False
-    for t in range(first, end):
-        line = tiles + t * 9
-        x0, y0 = tl.load(line + 5).to(tl.float32), tl.load(line + 6).to(tl.float32)
-        x1, y1 = tl.load(line + 7).to(tl.float32), tl.load(line + 8).to(tl.float32)
-        is_whole = is_whole | ((u_low >= x0) & (u_high < x1 - 1) & (v_low >= y0) & (v_high < y1 - 1))
-    if not is_whole:
+    if whole == -2:
         gray = tl.full([COLUMNS], 114.0, tl.float32)
         red, green, blue = _coloured(gray, gray, gray, hue_add, hue_mul, sat_mul, val_mul, TURNS)
-        for y in range(y_first, y_end):
-            _store(red, green, blue, out, bgr, channel, y * row_stride + x * STEP, is_column, SCALED)
-
-    for t in range(first, end):
-        base, plane, line, tile_x, tile_y, x0, y0, x1, y1 = _tile(tiles, t)
-        if (u_high >= x0) & (u_low < x1 - 1) & (v_high >= y0) & (v_low < y1 - 1):
-            inside = is_column & (u >= x0) & (u < x1 - 1)
-            column = tl.where(inside, j - tile_x, x0 - tile_x).to(tl.uint32)
-            pixel = base + column
-            if (u_low >= x0) & (u_high < x1 - 1):  # the usual case: its mask is the same for four columns, which are stored as one
-                inside = is_column
-                for y in range(y_first, y_end):
-                    v = down * y + start_y
-                    if (v >= y0) & (v < y1 - 1):
-                        r, g, b = _within(pixel, line, plane, v, tile_y, right)
-                        r, g, b = _coloured(r, g, b, hue_add, hue_mul, sat_mul, val_mul, TURNS)
-                        _store(r, g, b, out, bgr, channel, y * row_stride + x * STEP, inside, SCALED)
-            else:
-                for y in range(y_first, y_end):
-                    v = down * y + start_y
-                    if (v >= y0) & (v < y1 - 1):
-                        r, g, b = _within(pixel, line, plane, v, tile_y, right)
-                        r, g, b = _coloured(r, g, b, hue_add, hue_mul, sat_mul, val_mul, TURNS)
-                        _store(r, g, b, out, bgr, channel, y * row_stride + x * STEP, inside, SCALED)
+        for k in range(y_end - y_first):
+            offset = (y_first + k) * row_stride + x * STEP
+            _store(red, green, blue, out, bgr, channel, offset, x < width, SCALED)
+        return
+    base, plane, line, tile_x, tile_y, x0, y0, x1, y1 = _tile(tiles, whole, end)
+    u = tl.fma(tl.minimum(x, x_end - 1).to(tl.float32), across, start)
+    left = tl.floor(u)
+    share = u - left
+    column = (left.to(tl.int32) - tile_x).to(tl.uint32)
+    for k in range(y_end - y_first):
+        y = y_first + k
+        v = tl.fma(down, y.to(tl.float32), start_y)
+        top = tl.floor(v)
+        above = base + (top.to(tl.int32) - tile_y).to(tl.int64) * line
+        red = _square(_bytes(above) + column, _bytes(above + line) + column, share, v - top)
+        above += plane
+        green = _square(_bytes(above) + column, _bytes(above + line) + column, share, v - top)
+        above += plane
+        blue = _square(_bytes(above) + column, _bytes(above + line) + column, share, v - top)
+        red, green, blue = _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS)
+        _store(red, green, blue, out, bgr, channel, y * row_stride + x * STEP, x < width, SCALED)
 
 
 @triton.jit
-def draw_borders(
+def draw_mixed(
     out, slots, slot_reals, groups, group_reals, tiles, height, width, slot_stride, row_stride, channel,
-    STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Draw the pixels of upright slots whose neighbours lie on two sides of a tile's border: after :func:`draw_upright`."""
+    """Draw the blocks of upright slots that :func:`draw_whole` leaves: one program for each."""
     slot = tl.program_id(2)
     row = slots + slot * 4
     if tl.load(row + 2) == 0:
         return
     group = tl.load(row)
+    place = group_reals + group * 10
+    across, start, down, start_y = tl.load(place), tl.load(place + 2), tl.load(place + 4), tl.load(place + 5)
+    first, end = tl.load(groups + group * 8), tl.load(groups + group * 8 + 1)
+    x_first, y_first = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS
+    x_end, y_end = tl.minimum(x_first + COLUMNS, width), tl.minimum(y_first + ROWS, height)
+    if _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES) != -1:
+        return
     bgr = tl.load(row + 3) != 0
     hue_add, hue_mul = tl.load(slot_reals + slot * 4), tl.load(slot_reals + slot * 4 + 1)
     sat_mul, val_mul = tl.load(slot_reals + slot * 4 + 2), tl.load(slot_reals + slot * 4 + 3)
-    place = group_reals + group * 10
-    across, start = tl.load(place), tl.load(place + 2)
-    down, start_y = tl.load(place + 4), tl.load(place + 5)
-    first, end = tl.load(groups + group * 8), tl.load(groups + group * 8 + 1)
     out += slot.to(tl.int64) * slot_stride
-
-    x_first = tl.program_id(0) * COLUMNS
-    y_first = tl.program_id(1) * ROWS
-    x_end = tl.minimum(x_first + COLUMNS, width)
-    y_end = tl.minimum(y_first + ROWS, height)
-    u_a, u_b = across * x_first + start, across * (x_end - 1) + start
-    v_a, v_b = down * y_first + start_y, down * (y_end - 1) + start_y
-    u_low, u_high = tl.minimum(u_a, u_b), tl.maximum(u_a, u_b)
-    v_low, v_high = tl.minimum(v_a, v_b), tl.maximum(v_a, v_b)
-    lane = tl.arange(0, COLUMNS)
-    NARROW: tl.constexpr = COLUMNS // ROWS
-    for t in range(first, end):
-        line = tiles + t * 9
-        x0, y0 = tl.load(line + 5).to(tl.float32), tl.load(line + 6).to(tl.float32)
-        x1, y1 = tl.load(line + 7).to(tl.float32), tl.load(line + 8).to(tl.float32)
-        is_near = (u_high >= x0 - 1) & (u_low < x1) & (v_high >= y0 - 1) & (v_low < y1) & (x0 < x1) & (y0 < y1)
-        for side in range(2):
-            edge = tl.where(side == 0, x0, x1) - 1  # places of edge .. edge + 1 have one neighbour in the tile and one outside
-            if is_near & (u_high >= edge) & (u_low < edge + 1):
-                a, b = (edge - start) / across, (edge + 1 - start) / across
-                from_x = tl.maximum(tl.floor(tl.maximum(tl.minimum(a, b), 0.0)).to(tl.int32), x_first)
-                to_x = tl.minimum(tl.floor(tl.minimum(tl.maximum(a, b), 1048576.0)).to(tl.int32) + 1, x_end)
-                for column in range(from_x, to_x, NARROW):
-                    x, y = column + lane % NARROW, y_first + lane // NARROW
-                    u, v = across * x.to(tl.float32) + start, down * y.to(tl.float32) + start_y
-                    mask = (x < to_x) & (y < y_end) & (u >= edge) & (u < edge + 1) & (v >= y0 - 1) & (v < y1)
-                    r, g, b_ = _corners(tiles, first, end, u, v, mask)
-                    r, g, b_ = _coloured(r, g, b_, hue_add, hue_mul, sat_mul, val_mul, TURNS)
-                    _store(r, g, b_, out, bgr, channel, y * row_stride + x * STEP, mask, SCALED)
-        for side in range(2):
-            edge = tl.where(side == 0, y0, y1) - 1
-            if is_near & (v_high >= edge) & (v_low < edge + 1):
-                a, b = (edge - start_y) / down, (edge + 1 - start_y) / down
-                from_y = tl.maximum(tl.floor(tl.maximum(tl.minimum(a, b), 0.0)).to(tl.int32), y_first)
-                to_y = tl.minimum(tl.floor(tl.minimum(tl.maximum(a, b), 1048576.0)).to(tl.int32) + 1, y_end)
-                for y in range(from_y, to_y):
-                    x = x_first + lane
-                    u, v = across * x.to(tl.float32) + start, tl.zeros([COLUMNS], tl.float32) + (down * y + start_y)
-                    mask = (x < x_end) & (v >= edge) & (v < edge + 1) & (u >= x0 - 1) & (u < x1)
-                    r, g, b_ = _corners(tiles, first, end, u, v, mask)
-                    r, g, b_ = _coloured(r, g, b_, hue_add, hue_mul, sat_mul, val_mul, TURNS)
-                    _store(r, g, b_, out, bgr, channel, y * row_stride + x * STEP, mask, SCALED)
+    x = x_first + tl.arange(0, COLUMNS)
+    is_column = x < width
+    u = tl.fma(x.to(tl.float32), across, start)
+    u = tl.minimum(tl.maximum(u, -FAR), FAR)
+    left = tl.floor(u)
+    share = u - left
+    j = left.to(tl.int32)
+    y = y_first
+    while y < y_end:
+        # From here to where the next tile begins or ends, columns keep the tiles that own them.
+        i = tl.floor(tl.fma(down, y.to(tl.float32), start_y)).to(tl.int32)
+        start_row, end_row = -16777216, 16777216
+        at_l, at_r = tl.zeros([COLUMNS], tl.int64), tl.zeros([COLUMNS], tl.int64)
+        line_l, line_r = tl.zeros([COLUMNS], tl.int32), tl.zeros([COLUMNS], tl.int32)
+        plane_l, plane_r = tl.zeros([COLUMNS], tl.int32), tl.zeros([COLUMNS], tl.int32)
+        for k in tl.static_range(TILES):
+            base, plane, line, tile_x, tile_y, x0, y0, x1, y1 = _tile(tiles, first + k, end)
+            start_row = tl.maximum(start_row, tl.where(y1 <= i, y1, tl.where(y0 <= i, y0, start_row)))
+            end_row = tl.minimum(end_row, tl.where(y0 > i, y0, tl.where(y1 > i, y1, end_row)))
+            is_row = (i >= y0) & (i < y1)
+            corner = base - tile_y.to(tl.int64) * line + (j - tile_x)  # of the canvas's first row
+            here_l, here_r = is_row & (j >= x0) & (j < x1), is_row & (j >= x0 - 1) & (j < x1 - 1)
+            at_l, at_r = tl.where(here_l, corner, at_l), tl.where(here_r, corner + 1, at_r)
+            line_l, line_r = tl.where(here_l, line, line_l), tl.where(here_r, line, line_r)
+            plane_l, plane_r = tl.where(here_l, plane, plane_l), tl.where(here_r, plane, plane_r)
+        if i + 1 < end_row:
+            while (y < y_end) & (i >= start_row) & (i + 1 < end_row):
+                bottom = tl.fma(down, y.to(tl.float32), start_y) - i.to(tl.float32)
+                up_l, up_r = at_l + i.to(tl.int64) * line_l, at_r + i.to(tl.int64) * line_r
+                red = _columns(up_l, up_r, line_l, line_r, share, bottom)
+                green = _columns(up_l + plane_l, up_r + plane_r, line_l, line_r, share, bottom)
+                blue = _columns(up_l + 2 * plane_l, up_r + 2 * plane_r, line_l, line_r, share, bottom)
+                red, green, blue = _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS)
+                _store(red, green, blue, out, bgr, channel, y * row_stride + x * STEP, is_column, SCALED)
+                y += 1
+                i = tl.floor(tl.fma(down, y.to(tl.float32), start_y)).to(tl.int32)
+        else:  # the row below has other owners
+            v = tl.zeros_like(u) + tl.fma(down, y.to(tl.float32), start_y)
+            red, green, blue = _corners(tiles, first, end, u, v, is_column, TILES)
+            red, green, blue = _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS)
+            _store(red, green, blue, out, bgr, channel, y * row_stride + x * STEP, is_column, SCALED)
+            y += 1
 
 
 @triton.jit
-def _seen(tiles, first, end, u, v, mask):
+def _seen(tiles, first, end, u, v, mask, TILES: tl.constexpr):
     """Return the canvas at any places, three channels of 0..255: gray where no tile is."""
     left, top = tl.floor(u), tl.floor(v)
     j, i = left.to(tl.int32), top.to(tl.int32)
     right, bottom = u - left, v - top
     address = tl.zeros_like(j).to(tl.int64)
-    plane, step = address, address
+    plane, step = tl.zeros_like(j), tl.zeros_like(j)
     is_touched = j != j
-    for t in range(first, end):
-        base, to_plane, line, x, y, x0, y0, x1, y1 = _tile(tiles, t)
-        touches = mask & (j >= x0 - 1) & (j < x1) & (i >= y0 - 1) & (i < y1) & (x0 < x1) & (y0 < y1)
+    for k in tl.static_range(TILES):
+        base, to_plane, line, x, y, x0, y0, x1, y1 = _tile(tiles, first + k, end)
+        touches = mask & (j >= x0 - 1) & (j < x1) & (i >= y0 - 1) & (i < y1)
         within = touches & (j >= x0) & (j < x1 - 1) & (i >= y0) & (i < y1 - 1)
         # A later tile hides an earlier one: what it touches in part is no longer within that.
         address = tl.where(within, base + (i - y).to(tl.int64) * line + (j - x), tl.where(touches, 0, address))
@@ -338,7 +348,7 @@ def _seen(tiles, first, end, u, v, mask):
     blue = _masked_square(address + 2 * plane, step, right, bottom, inside)
     is_mixed = is_touched & (address == 0)
     if tl.max(is_mixed.to(tl.int32), 0) > 0:
-        r, g, b = _corners(tiles, first, end, u, v, is_mixed)
+        r, g, b = _corners(tiles, first, end, u, v, is_mixed, TILES)
         red = tl.where(is_mixed, r, red)
         green = tl.where(is_mixed, g, green)
         blue = tl.where(is_mixed, b, blue)
@@ -347,15 +357,15 @@ def _seen(tiles, first, end, u, v, mask):
 
 @triton.jit
 def _masked_square(address, line, right, bottom, mask):
-    a, b = _level(_bytes(address), mask), _level(_bytes(address + 1), mask)
-    c, d = _level(_bytes(address + line), mask), _level(_bytes(address + line + 1), mask)
+    a, b = _read(_bytes(address), mask), _read(_bytes(address + 1), mask)
+    c, d = _read(_bytes(address + line), mask), _read(_bytes(address + line + 1), mask)
     return _mean(a, b, c, d, right, bottom)
 
 
 @triton.jit
 def draw_turned(
     out, slots, slot_reals, groups, group_reals, tiles, masks, height, width, slot_stride, row_stride, channel,
-    STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Draw the slots that are not upright: any transform, and any number of groups with weights, clips and masks."""
     slot = tl.program_id(2)
@@ -393,7 +403,7 @@ def draw_turned(
                 u = tl.minimum(tl.maximum(u, -FAR), FAR)
                 v = tl.minimum(tl.maximum(v, -FAR), FAR)
                 seen = painted & is_before
-                r, g, b = _seen(tiles, tl.load(fields), tl.load(fields + 1), u, v, seen)
+                r, g, b = _seen(tiles, tl.load(fields), tl.load(fields + 1), u, v, seen, TILES)
                 weight = tl.where(painted, tl.load(place + 9), 0.0)
                 red += weight * (r - red)
                 green += weight * (g - green)

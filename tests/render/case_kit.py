@@ -84,10 +84,11 @@ def _over(rng: np.random.Generator, out_hw: tuple[int, int]) -> dict[str, Any]:
     return options
 
 
-def case(seed: int, kind: str, gains: tuple[float, ...] | None = None) -> tuple[Store, Recipe]:
+def case(seed: int, kind: str, gains: tuple[float, ...] | None = None, largest: int = 120) -> tuple[Store, Recipe]:
     """Three slots of one to three groups, in an output of any size."""
     rng = np.random.default_rng(seed)
     out_hw = (int(rng.integers(1, 70)), int(rng.choice([rng.integers(1, 20), rng.integers(20, 120), 64])))
+    out_hw = (min(out_hw[0], largest), min(out_hw[1], largest))
     pictures = _pictures(rng)
     slots = []
     for _ in range(3):

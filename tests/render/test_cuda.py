@@ -21,7 +21,7 @@ from fastdata.render.tolerance import TOLERANCES, differs, near_outlines
 from fastdata.store.read import Store
 
 WITH_GPU = torch.cuda.is_available()
-SEEDS = 300 if WITH_GPU else 6
+SEEDS, LARGEST = (300, 120) if WITH_GPU else (3, 20)
 """The interpreter takes seconds for what takes the GPU a millisecond."""
 
 
@@ -43,14 +43,14 @@ def _check(store: Store, recipe: Recipe) -> None:
 def test_pixels_are_within_a_level_of_the_reference(kind: str) -> None:
     """On noise, in every odd size, with everything that a recipe may hold."""
     for seed in range(SEEDS):
-        _check(*case(seed, kind))
+        _check(*case(seed, kind, largest=LARGEST))
 
 
 @pytest.mark.parametrize("gains", [*GAINS.values(), (0.0, 1.2, 1.0, 1.0), (0.3, 0.7, 1.5, 1.2)], ids=str)
 def test_gains_do_what_they_do_in_the_reference(gains: tuple[float, ...]) -> None:
     """Hue by adding and by multiplying."""
     for seed in range(1000, 1000 + SEEDS // 3):
-        _check(*case(seed, "upright", gains))
+        _check(*case(seed, "upright", gains, LARGEST))
 
 
 def _one() -> tuple[Store, Recipe]:
@@ -73,7 +73,7 @@ def test_a_floating_output_is_the_level_over_255(dtype: Any) -> None:
 def test_channels_last_is_the_same_picture_in_another_order() -> None:
     """For all three kernels."""
     for seed, kind in ((1, "upright"), (2, "turned")):
-        store, recipe = case(seed, kind)
+        store, recipe = case(seed, kind, largest=LARGEST)
         assert np.array_equal(gpu_kit.render(store, recipe, channels_last=True), gpu_kit.render(store, recipe))
 
 
@@ -113,9 +113,20 @@ def test_an_empty_batch_is_empty() -> None:
     assert tuple(got.shape) == (0, 3, 24, 36)
 
 
+def test_blocks_meet_without_a_seam() -> None:
+    """A mosaic of four, larger than a block in both directions: whole blocks, mixed ones and gray ones, and a turned one."""
+    store = kit.memory_store([answers_kit.noise(40, 300, seed) for seed in range(4)])
+    tiles = [Tile(0, (-20, -3)), Tile(1, (280, -3)), Tile(2, (-60, 37)), Tile(3, (240, 37))]
+    tiles = [replace(tile, visible=(max(tile.origin[0], 0), max(tile.origin[1], 0), 0, 0)) for tile in tiles]
+    tiles = [replace(t, visible=(*t.visible[:2], t.origin[0] + 300, t.origin[1] + 40)) for t in tiles if t.visible]
+    for turn in (0.0, 4.0):
+        matrix = kit.moved(-130, 0) @ kit.scaled(0.9) @ kit.turned(turn)
+        _check(store, kit.one(store, Group(tiles, matrix), out_hw=(86, 150), gains=(0.01, 1.0, 1.2, 0.9)))
+
+
 def test_upright_slots_and_others_share_a_batch() -> None:
     """Each is drawn by its own kernel: both by the turned one give the same within a level."""
-    store, recipe = case(11, "upright")
+    store, recipe = case(11, "upright", largest=LARGEST)
     tables = cuda.tables_of(recipe, np.zeros((len(recipe.record), 3), np.int64))
     assert 0 < tables["slots"][:, 2].sum() < len(recipe)
     _check(store, recipe)
