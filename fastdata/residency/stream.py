@@ -47,16 +47,11 @@ class Stream:
     """
 
     name = "stream"
-    nbytes_device = 0
 
     def __init__(self, samples: Samples, device: Device) -> None:
         self._store = samples.store
         self._ring = Ring(device)
-
-    @property
-    def nbytes_host(self) -> int:
-        """Page-locked memory of the batches in the making."""
-        return self._ring.nbytes
+        self.nbytes_device, self.nbytes_host = 0, 0
 
     def fetch(self, recipe: Recipe) -> Fetched:
         """Gather what a recipe shows.
@@ -79,6 +74,7 @@ class Stream:
         source, mappings = self._stored(recipe, shown, is_stored)
         table, nbytes = table_of(source, planes, rects)
         buffer = self._ring.take(nbytes)
+        self.nbytes_host = self._ring.nbytes
         try:
             block = buffer.tensor.data_ptr()
             table[:, TO] += block
@@ -99,6 +95,7 @@ class Stream:
     def close(self) -> None:
         """Let the page-locked memory go, when what is copied from it has been copied."""
         self._ring.close()
+        self.nbytes_host = self._ring.nbytes
 
     def _is_stored(self, recipe: Recipe, tiles: I64) -> Bool:
         """Tell which tiles lie in the store, pixel for pixel: raw, of the tile's size, and as many bytes as that takes."""

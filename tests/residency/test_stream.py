@@ -177,7 +177,7 @@ def test_a_damaged_record_is_named_with_its_picture(codec: str, tmp_path: Path) 
     good = kit.one(store, Group([Tile(0), Tile(2)]), out_hw=(30, 40))
     del ours
     gc.collect()
-    assert (source.nbytes_host > 0) == (codec == "jpeg")  # a raw one is looked at before any memory is taken
+    assert (source._ring.nbytes > 0) == (codec == "jpeg")  # a raw one is looked at before any memory is taken
     check(store, good, source.fetch(good))
     assert source.nbytes_host < 3 * 2 * 3 * 30 * LINE_NBYTES
 
