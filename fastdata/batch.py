@@ -17,6 +17,9 @@ from fastdata.catalog import Catalog
 from fastdata.render.masks import class_masks, overlap_masks, separate_masks
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Masks = tuple[Any, Any, I64]
+"""``masks`` and ``sem_masks`` of a batch, and (N,) the objects in the order of overlap masks."""
 
 STACKED = ("img", "sem_masks")
 """Keys of which each sample has one tensor: they get a new first axis."""
@@ -25,7 +28,15 @@ JOINED = ("cls", "bboxes", "masks", "keypoints")
 
 
 def make_batch(
-    recipe: Recipe, images: Any, catalog: Catalog, *, augmented: bool, overlap_mask: bool = True, mask_ratio: int = 4
+    recipe: Recipe,
+    images: Any,
+    catalog: Catalog,
+    *,
+    augmented: bool,
+    overlap_mask: bool = True,
+    mask_ratio: int = 4,
+    device: Any = None,
+    masks: Masks | None = None,
 ) -> dict[str, Any]:
     """Return a batch.
 
@@ -42,6 +53,8 @@ def make_batch(
         overlap_mask: ``masks`` is (B, H // r, W // r), 0 or the number of the object on top, counted from 1 in each picture by
             falling area; else (N, H // r, W // r) of 0 and 1.
         mask_ratio: r.
+        device: A torch device that the labels are copied to, in one piece and without waiting for it; ``None``: ordinary memory.
+        masks: Of segment, where they are drawn already.
     """
     import torch
 
@@ -52,20 +65,17 @@ def make_batch(
     cls = labels.cls.astype(np.float32)[:, None]
     more: dict[str, Any] = {}
     if recipe.task == "segment":
-        ranks, order = overlap_masks(labels, recipe.out_hw, mask_ratio)
-        more["sem_masks"] = class_masks(ranks, order, labels)
+        masks = _masks(labels, recipe.out_hw, mask_ratio, overlap_mask) if masks is None else masks
+        more["masks"], more["sem_masks"], order = masks
         if overlap_mask:
-            more["masks"] = ranks
             boxes, cls = boxes[order], cls[order]
-        else:
-            more["masks"] = separate_masks(labels, recipe.out_hw, mask_ratio)
     if recipe.task == "pose":
         more["keypoints"] = (labels.keypoints_px / np.array([width, height, 1.0])).astype(np.float32)
     gains, pads = recipe.gain_hw.tolist(), recipe.pad_xy.tolist()
     arrays = {"cls": cls, "bboxes": boxes.astype(np.float32), "batch_idx": slot, **more}
     return {
         "img": torch.from_numpy(images) if isinstance(images, np.ndarray) else images,
-        **{key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in arrays.items()},
+        **_tensors(arrays, device),
         "im_file": tuple(catalog.key(e) for e in recipe.entry.tolist()),
         "ori_shape": tuple((h, w) for h, w in catalog.entry_original_hw[recipe.entry].tolist()),
         "resized_shape": ((height, width),) * n,
@@ -74,6 +84,27 @@ def make_batch(
             for (h, w), (left, top) in zip(gains, pads, strict=True)
         ),
     }  # fmt: skip
+
+
+def _masks(labels: Labels, out_hw: tuple[int, int], ratio: int, overlap: bool) -> Masks:
+    ranks, order = overlap_masks(labels, out_hw, ratio)
+    return ranks if overlap else separate_masks(labels, out_hw, ratio), class_masks(ranks, order, labels), order
+
+
+def _tensors(arrays: dict[str, Any], device: Any) -> dict[str, Any]:
+    """Return arrays as tensors where they shall be; what is a tensor already is there."""
+    import torch
+
+    own = {key: array for key, array in arrays.items() if isinstance(array, np.ndarray)}
+    if device is None:
+        made = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in own.items()}
+    else:
+        from fastdata.render.cuda import to_device
+
+        # They share memory. ``data`` is a view that does not share the count of changes too, or autograd would take a change of
+        # one for a change of all.
+        made = {key: tensor.data for key, tensor in to_device(own, device).items()}
+    return arrays | made
 
 
 def _oriented(labels: Labels, out_hw: tuple[int, int]) -> F64:

@@ -2,9 +2,11 @@
 
     for batch in Loader(store, batch_size=16, seed=0):
         batch["img"]  # (B, 3, H, W) uint8
+    for batch in Loader(store, batch_size=16, seed=0, device="cuda"):
+        batch["img"]  # drawn by the GPU, where it and all labels are
 
 What a batch holds is a function of the settings, the epoch and its place in the order: the number of threads and the prefetch
-decide when it is there, nothing else.
+decide when it is there, nothing else; nor does it matter where the store's pictures are read from.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy.typing as npt
 from fastdata.augment.order import EpochOrder, exact_batches, rank_positions
 from fastdata.buffers import Buffers
 from fastdata.errors import DataError, FastdataError, MissingExtra, StoreError, UsageError
+from fastdata.gpu_maker import GpuMaker, Placement, device_of, is_out_of_memory
 from fastdata.host import usable_cores
 from fastdata.prefetch import Prefetch
 from fastdata.resume import place_of, state_of
@@ -50,6 +53,10 @@ class Loader:
     of one, never changes. All other tensors are new. At most ``threads * prefetch`` batches exist besides those that the consumer
     holds.
 
+    **With a GPU** each thread makes batches on a stream of its own, and the consumer's current stream waits for them: the program
+    does not. Tensors are then PyTorch's own memory. The program may be four batches ahead of the GPU, see
+    ``fastdata.gpu_maker.QUEUED``.
+
     Args:
         source: An opened store, or its samples.
         batch_size: Pictures a batch, for this rank.
@@ -60,11 +67,19 @@ class Loader:
         threads: How many make batches; ``None``: the cores that this process may use, shared among the ranks of this machine
             (``LOCAL_WORLD_SIZE``, which torchrun sets).
         prefetch: Batches that are ready or in the making, per thread.
+        device: Where batches are drawn and lie, a CUDA device or its name (``cuda``: the current one); ``None`` or ``cpu``: drawn
+            by the processor, in ordinary memory.
+        residency: Where the GPU finds the pictures, one of :data:`fastdata.residency.RESIDENCIES`; see there.
+        reserve_gb: GPU memory that pictures leave free beside what the training was seen to take, GB; ``None``: a stated share.
+        dtype: Of ``img`` on the GPU: ``uint8``, or ``float16``, ``bfloat16`` or ``float32``, which are 0..1.
+        channels_last: Memory format of ``img`` on the GPU.
+        read_ahead: Have the system read what a batch shows from the disk as soon as it is planned. On a GPU.
         epoch_of: Called when an iteration begins, says which epoch it is; ``None``: they are counted, see :meth:`set_epoch`.
         options: Of :class:`fastdata.samples.Samples`, when ``source`` is a store.
 
     Raises:
-        UsageError: An argument breaks its rule.
+        UsageError: An argument breaks its rule, or there is no such GPU.
+        MissingExtra: A GPU is asked for and torch is not installed.
     """
 
     def __init__(
@@ -78,6 +93,12 @@ class Loader:
         drop_last: bool = False,
         threads: int | None = None,
         prefetch: int = 2,
+        device: Any = None,
+        residency: str = "auto",
+        reserve_gb: float | None = None,
+        dtype: str = "uint8",
+        channels_last: bool = False,
+        read_ahead: bool = True,
         epoch_of: Callable[[], int] | None = None,
         **options: Any,
     ) -> None:
@@ -96,15 +117,28 @@ class Loader:
         self.exact = not (source.augment or self.shuffle)
         """Whether this is validation: every id exactly once."""
         self._check()
+        self.device = self._device_of(device)
+        """A ``torch.device`` with its number; ``None``: the processor."""
+        self._on_gpu = Placement(residency, reserve_gb, dtype, channels_last, read_ahead)
+        if self.device is None and self._on_gpu != Placement():
+            raise UsageError(
+                "residency, reserve_gb, dtype, channels_last and read_ahead must come with a GPU, as device='cuda', got "
+                f"device={device!r}"
+            )
         self._next = self._place = (0, 0)
         self._start_idle()
 
+    _device_of = staticmethod(device_of)
+
     def _start_idle(self) -> None:
-        self._buffers = Buffers()
+        self._maker: Processor | GpuMaker = Processor(self.samples)
+        if self.device is not None:
+            ahead, ranks = self.threads * self.prefetch, 1 if self.exact else self.world_size
+            self._maker = GpuMaker(self.samples, self.device, self._on_gpu, ahead=ahead, ranks=ranks, quiet=self.rank > 0)
         self._current: Callable[[], _Iteration | None] = lambda: None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_buffers", "_current")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_maker", "_current")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -138,6 +172,16 @@ class Loader:
     def epoch(self) -> int:
         """The epoch of the batch that was handed out last, or the one to come when the last one is complete."""
         return self._place[0]
+
+    @property
+    def residency(self) -> str:
+        """Where the pictures are read from: ``host`` where the processor draws, before the first batch what was asked for."""
+        return self._maker.residency
+
+    @property
+    def why(self) -> str:
+        """Why that is so, in a line."""
+        return self._maker.why
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be ``epoch``: from its beginning, or from where a loaded state of that epoch says."""
@@ -196,10 +240,19 @@ class Loader:
         if iteration is not None:
             iteration.drop()
 
+    def release(self) -> int:
+        """Give back the GPU memory that pictures are kept in, and keep none there from now on; the iteration goes on.
+
+        Returns:
+            How much that was, bytes.
+        """
+        self.reset()
+        return self._maker.release()
+
     def close(self) -> None:
         """End the threads and let go of the memory for pictures. The loader can be used again."""
         self.reset()
-        self._buffers = Buffers()
+        self._maker.close()
 
     def _fingerprint(self) -> dict[str, Any]:
         loader: dict[str, Any] = {"shuffle": self.shuffle}
@@ -227,6 +280,45 @@ class Loader:
         return count, lambda k: positions[k * size : (k + 1) * size]
 
 
+class Processor:
+    """Makes batches by the processor, in ordinary memory.
+
+    Args:
+        samples: What of.
+    """
+
+    residency, why = "host", "no GPU was asked for"
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples, self._buffers = samples, Buffers()
+
+    def make(self, ids: I64, epoch: int) -> Batch:
+        """Return a batch: called by any thread."""
+        recipe, images = self._samples.draw(ids, epoch, out=self._buffers.take(self._samples.shape_of(ids)))
+        return self._samples.batch(recipe, images)
+
+    def handed_over(self, batch: Batch) -> Batch:
+        """Return what the consumer gets."""
+        return batch
+
+    def ready(self) -> None:
+        """Nothing is to be done before a batch."""
+
+    def begin(self) -> None:
+        """Nor before an epoch."""
+
+    def epoch_ended(self) -> None:
+        """Nor after one."""
+
+    def release(self) -> int:
+        """No GPU memory is kept."""
+        return 0
+
+    def close(self) -> None:
+        """Let go of the memory for pictures."""
+        self._buffers = Buffers()
+
+
 class _Iteration:
     """One pass over what an epoch has left."""
 
@@ -234,7 +326,7 @@ class _Iteration:
         self._loader = loader
         self._epoch, self._ended = 0, False
         self._positions_of: Callable[[int], range] = range
-        self._ahead: Prefetch[Batch] | None = None
+        self._ahead: Prefetch[Any] | None = None
 
     def __iter__(self) -> Self:
         return self
@@ -246,11 +338,13 @@ class _Iteration:
         if loader._current() is not self:
             loader.reset()
             loader._current = weakref.ref(self)
+        loader._maker.ready()
         ahead = self._ahead or self._begin()
         try:
-            batch = next(ahead)
+            batch = loader._maker.handed_over(next(ahead))
         except StopIteration:
             self._ended, loader._place = True, loader._next
+            loader._maker.epoch_ended()
             raise
         except Exception:
             self._ended = True
@@ -264,23 +358,25 @@ class _Iteration:
         if self._ahead is not None:
             self._ahead.drop()
 
-    def _begin(self) -> Prefetch[Batch]:
+    def _begin(self) -> Prefetch[Any]:
         _prepare_process()
         loader = self._loader
-        samples, buffers = loader.samples, loader._buffers
+        samples, maker = loader.samples, loader._maker
+        maker.begin()
         step = loader.batch_size * (1 if loader.exact else loader.world_size)
         epoch, start = loader._begin()
         count, positions_of = loader._steps(start)
         order = EpochOrder(len(samples), samples.seed, epoch, loader.shuffle)
 
-        def make(k: int) -> Batch:  # refers to neither loader nor iteration: threads must not keep what ends them alive
+        def make(k: int) -> Any:  # refers to neither loader nor iteration: threads must not keep what ends them alive
             ids = order.at(np.array(positions_of(k)))
             try:
-                recipe, images = samples.draw(ids, epoch, out=buffers.take(samples.shape_of(ids)))
-                return samples.batch(recipe, images)
+                return maker.make(ids, epoch)
             except MissingExtra:
                 raise
             except Exception as cause:
+                if is_out_of_memory(cause):  # a trainer knows it by its type, and tries again with less
+                    raise
                 raise _told(cause, samples, ids, epoch, positions_of(k)[0] // step) from cause
 
         self._epoch, self._positions_of = epoch, positions_of

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from fastdata.augment.letterbox import letterbox, rect_shapes
 from fastdata.augment.plan import PLAN_VERSION, plan
 from fastdata.augment.policy import Policy, preset
 from fastdata.augment.recipe import Recipe
-from fastdata.batch import make_batch
+from fastdata.batch import Masks, make_batch
 from fastdata.checksum import crc32c
 from fastdata.errors import StoreError, UsageError
 from fastdata.render.cpu import render
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 class Samples:
@@ -213,21 +214,37 @@ class Samples:
         Raises:
             BadRecord: A record is damaged, and ``on_bad`` is ``raise`` or nothing is trained.
         """
+        recipe, images = self.planned(ids, epoch, draws, lambda recipe: self.render(recipe, out))
+        if self.transforms is not None:
+            recipe = self.transforms(recipe, images, seed=self.seed, epoch=epoch, draws=draws)
+        return recipe, images
+
+    def planned(self, ids: npt.ArrayLike, epoch: int, draws: npt.ArrayLike, use: Callable[[Recipe], T]) -> tuple[Recipe, T]:
+        """Plan samples and use the plan; plan anew without the records that turn out to be damaged, where ``on_bad`` says so.
+
+        Args:
+            ids: (B,) as for :meth:`recipe`.
+            epoch: From 0.
+            draws: As for :meth:`recipe`.
+            use: What reads the records. It may be called more than once, and raises BadRecord for a damaged one.
+
+        Returns:
+            The recipe that could be used, and what ``use`` made of it.
+
+        Raises:
+            BadRecord: A record is damaged, and ``on_bad`` is ``raise`` or nothing is trained.
+        """
         while True:
             known = frozenset(self.bad)  # another thread may meet the same record and add it while this one draws
             recipe = self.recipe(ids, epoch, draws)
             try:
                 if self.on_bad == "replan" and self.augment:
                     self._check_picks(recipe)
-                images = self.render(recipe, out)
+                return recipe, use(recipe)
             except BadRecord as err:
                 if self.on_bad == "raise" or not self.augment or err.entry in known:
                     raise
                 self.bad.add(err.entry)
-                continue
-            if self.transforms is not None:
-                recipe = self.transforms(recipe, images, seed=self.seed, epoch=epoch, draws=draws)
-            return recipe, images
 
     def _check_picks(self, recipe: Recipe) -> None:
         """Compare the record of every pick with its checksum, also of those that no pixel comes from.
@@ -245,16 +262,19 @@ class Samples:
         where = self._checked(ids)
         return len(where), 3, *(self._out_hw(where) or (self.imgsz, self.imgsz))
 
-    def batch(self, recipe: Recipe, images: Any) -> dict[str, Any]:
+    def batch(self, recipe: Recipe, images: Any, device: Any = None, masks: Masks | None = None) -> dict[str, Any]:
         """Bring samples to the trainers' form, see :func:`fastdata.batch.make_batch`.
 
         Args:
             recipe: From :meth:`draw`.
             images: (B, 3, H, W) uint8, an array or a torch tensor; not copied.
+            device: Where the labels go, a torch device; ordinary memory when ``None``.
+            masks: Where they are drawn already.
         """
         return make_batch(
-            recipe, images, self.store.catalog, augmented=self.augment, overlap_mask=self.overlap_mask, mask_ratio=self.mask_ratio
-        )
+            recipe, images, self.store.catalog, augmented=self.augment, overlap_mask=self.overlap_mask,
+            mask_ratio=self.mask_ratio, device=device, masks=masks,
+        )  # fmt: skip
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what a run must share with the run that it continues, as JSON values: same fingerprint, same samples."""

@@ -1,0 +1,403 @@
+"""Batches made on a GPU, beside what it trains.
+
+A thread makes a whole batch on a stream of its own: plan, bring the pixels there (``fastdata.residency``), copy labels and tables
+once, draw. It waits for nothing of that but leaves an *event* behind, and the consumer's stream waits for the event. So planning,
+copying and drawing go on while the model trains, and the program never stops for the GPU.
+
+Memory comes from PyTorch's allocator, which keeps what one stream let go for that stream. What the consumer got is also told to
+its stream (``record_stream``), so that memory is not written again before the consumer's kernels have read it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.augment.recipe import Recipe
+from fastdata.batch import Masks
+from fastdata.errors import MissingExtra, UsageError
+from fastdata.residency import RESIDENCIES, Fetched, Source
+from fastdata.residency.open import Opened, Opener
+from fastdata.residency.read_ahead import will_need
+from fastdata.samples import Samples
+from fastdata.terminal import say
+
+Batch = dict[str, Any]
+I64 = npt.NDArray[np.int64]
+
+DTYPES = ("uint8", "float16", "bfloat16", "float32")
+
+QUEUED = 4
+"""Batches that the consumer may have in its stream's queue before it is made to wait for the oldest. Without a bound, a program
+that never looks at a result is as far ahead as the queue of launches lets it, and the memory of all those batches is in use. One
+in the queue keeps a GPU busy; more even out steps of different length."""
+
+_LAUNCHING = threading.Lock()
+"""Held while kernels are launched: Triton compiles each once then, and its interpreter can do one thing at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the user said about batches on a GPU, see :class:`fastdata.loader.Loader`.
+
+    Raises:
+        UsageError: A value breaks its rule.
+    """
+
+    residency: str = "auto"
+    reserve_gb: float | None = None
+    dtype: str = "uint8"
+    channels_last: bool = False
+    read_ahead: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("residency", self.residency, RESIDENCIES), ("dtype", self.dtype, DTYPES)):
+            if value not in known:
+                raise UsageError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        gb = self.reserve_gb
+        if gb is not None and (isinstance(gb, bool) or not isinstance(gb, (int, float)) or not 0 <= gb < math.inf):
+            raise UsageError(f"reserve_gb must be a number of at least 0, or None, got {gb!r}")
+
+
+def device_of(device: Any) -> Any:
+    """Return a GPU as a ``torch.device`` with its number; ``None`` for the processor.
+
+    Args:
+        device: ``None``, a name (``cpu``, ``cuda``, ``cuda:1``) or a ``torch.device``.
+
+    Raises:
+        UsageError: It is none of these, or there is no such GPU.
+        MissingExtra: torch is not installed.
+    """
+    if device is None or device == "cpu":
+        return None
+    try:
+        import torch
+    except ImportError as err:
+        raise MissingExtra("torch", "train", "make batches on a GPU") from err
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as err:
+        raise UsageError(f"device must be None, 'cpu', 'cuda', 'cuda:<number>' or a torch.device, got {device!r}") from err
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise UsageError(f"device must be the processor or a CUDA device, got {str(device)!r}")
+    if not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} was built without CUDA"
+        raise UsageError(
+            f"device must be one that is there, got {str(device)!r}, and torch finds no GPU{built}; set device='cpu'"
+        )
+    number, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
+    if number >= count:
+        raise UsageError(f"device must be one of cuda:0..cuda:{count - 1}, got {str(device)!r}")
+    return torch.device("cuda", number)
+
+
+def is_out_of_memory(err: BaseException) -> bool:
+    """Return whether an error says that GPU memory is full."""
+    return isinstance(err, RuntimeError) and "out of memory" in str(err).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A batch in the making."""
+
+    batch: Batch
+    done: Any
+    """The event after which it is there; ``None`` in ordinary memory."""
+
+
+class Lane:
+    """A stream of the GPU on which one thread at a time makes batches. In ordinary memory there is none, and nothing to wait for.
+
+    Args:
+        device: A torch device.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._stream = _cuda().Stream(device) if device.type == "cuda" else None
+        self._held: deque[tuple[Any, list[Any]]] = deque()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let all that this thread tells the GPU go to this stream."""
+        import torch
+
+        while self._held and self._held[0][0].query():
+            self._held.popleft()
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            yield
+
+    def mark(self, hold: tuple[Any, ...]) -> Any:
+        """Return an event that comes after all that was told so far; what is held stays until then, and is told if it asks."""
+        event = None
+        if self._stream is not None:
+            event = _cuda().Event()
+            event.record(self._stream)
+        kept = []
+        for one in hold:
+            if (after := getattr(one, "after", None)) is not None:
+                after(event)
+            else:
+                kept.append(one)
+        if event is not None and kept:
+            self._held.append((event, kept))
+        return event
+
+    def finish(self) -> None:
+        """Wait for all that was told."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._held.clear()
+
+
+class GpuMaker:
+    """Makes batches on a GPU.
+
+    Where the GPU cannot draw, or ``transforms`` need the pixels in ordinary memory, the processor draws into page-locked memory,
+    which is copied; ``residency`` is ``host`` then.
+
+    Args:
+        samples: What of.
+        device: A GPU; the processor: all is done in ordinary memory, by Triton's interpreter.
+        placement: Where pictures lie, and the form of ``img``.
+        ahead: Batches that may be ready or in the making.
+        ranks: Of ``torch.distributed`` that train on the same samples at the same time; 1: this one alone.
+        quiet: Say nothing.
+    """
+
+    def __init__(
+        self, samples: Samples, device: Any, placement: Placement, *, ahead: int, ranks: int = 1, quiet: bool = False
+    ) -> None:
+        self._samples, self._device, self._placement, self._quiet = samples, device, placement, quiet
+        reserve = None if placement.reserve_gb is None else int(placement.reserve_gb * 1e9)
+        self._opener = Opener(samples, device, reserve, ahead, ranks, quiet)
+        self._opened: Opened | None = None
+        self._has_kernels = False
+        self._has_seen_epoch = self._has_tried = self._has_released = False
+        self._lanes: deque[Lane] = deque()
+        self._queued: deque[Any] = deque()
+        self._making = 0
+        self._change = threading.Condition()
+
+    @property
+    def residency(self) -> str:
+        """Where pictures are read from; before the first batch what was asked for."""
+        if self._opened is None:
+            return self._placement.residency
+        return "host" if self._opened.source is None else self._opened.source.name
+
+    @property
+    def why(self) -> str:
+        """Why that is so, in a line."""
+        return "no batch was asked for yet" if self._opened is None else self._opened.why
+
+    def ready(self) -> None:
+        """Open the pictures if they are not: before any batch is made. In the consumer's thread."""
+        if self._opened is None:
+            self._opened = self._open()
+            if self._opened.fell_back:
+                self._say(self._opened.why)
+
+    def begin(self) -> None:
+        """Bring the pictures nearer if it is time for that: before an epoch, in the consumer's thread."""
+        self.ready()
+        if self._placement.residency == "auto" and self._has_seen_epoch and not (self._has_tried or self._has_released):
+            self._has_tried = True
+            self._promote()
+
+    def epoch_ended(self) -> None:
+        """Learn that the training has seen a whole epoch, so that what it takes of the memory is known."""
+        self._has_seen_epoch = True
+
+    def make(self, ids: I64, epoch: int) -> Made:
+        """Make a batch and do not wait for it: called by any thread.
+
+        Raises:
+            BadRecord: A record is damaged; the message begins with the key of its entry.
+        """
+        with self._change:
+            opened = self._opened
+            self._making += 1
+        assert opened is not None
+        lane = self._lane()
+        try:
+            with lane.used():
+                return self._by_host(lane, ids, epoch) if opened.source is None else self._by_gpu(lane, opened.source, ids, epoch)
+        finally:
+            self._lanes.append(lane)
+            with self._change:
+                self._making -= 1
+                self._change.notify_all()
+
+    def handed_over(self, made: Made) -> Batch:
+        """Return a batch to the consumer, whose current stream waits for it. In the consumer's thread."""
+        if made.done is None:
+            return made.batch
+        import torch
+
+        stream = torch.cuda.current_stream(self._device)
+        event = _cuda().Event(blocking=True)  # waiting takes no core away from the threads
+        event.record(stream)
+        self._queued.append(event)
+        if len(self._queued) > QUEUED:
+            self._queued.popleft().synchronize()
+        stream.wait_event(made.done)
+        for value in made.batch.values():
+            if isinstance(value, torch.Tensor):
+                value.record_stream(stream)
+        return made.batch
+
+    def release(self) -> int:
+        """Give back the GPU memory in which pictures are kept, and keep none there from now on.
+
+        Returns:
+            How much that was, bytes.
+        """
+        source = None if self._opened is None else self._opened.source
+        self._has_released = True
+        if source is None or not (freed := source.nbytes_device):
+            return 0
+        import torch
+
+        self._replace(self._opener.less())
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._say(f"{freed / 1e9:.2f} GB of GPU memory were given back: {self.why}")
+        return freed
+
+    def close(self) -> None:
+        """Let go of pictures and streams. The next batch opens them again."""
+        self._replace(None)
+        self._lanes.clear()
+        self._queued.clear()
+
+    def _open(self) -> Opened:
+        """Open the pictures, and import what threads will need: none of them must hold the lock of an import, see ``loader``."""
+        from fastdata.render.cuda import unsupported
+
+        why = unsupported(self._device)
+        self._has_kernels = why is None
+        if self._has_kernels:
+            import fastdata.render.cuda_masks
+            import fastdata.render.triton_draw
+        if why is None and self._samples.transforms is not None:
+            why = "transforms are applied to pictures in ordinary memory"
+        if why is not None:
+            return Opened(None, f"batches are drawn by the processor and copied to the GPU: {why}", fell_back=True)
+        opened = self._opener.less() if self._has_released else self._opener.first(self._placement.residency)
+        if self._placement.read_ahead:
+            import fastdata.residency.advise  # noqa: F401
+        return opened
+
+    def _promote(self) -> None:
+        """Put the pictures where they are faster, if there is room for them."""
+        if self._opened is not None and self._opened.source is not None:
+            self._replace(self._opener.more(self._opened.source))
+            self._say(self.why)
+
+    def _replace(self, opened: Opened | None) -> None:
+        """Let batches be made of other pictures; let go of those that there were when nobody reads them any more."""
+        with self._change:
+            self._change.wait_for(lambda: not self._making)
+            for lane in self._lanes:
+                lane.finish()
+            before, self._opened = self._opened, opened
+        source = None if before is None else before.source
+        if source is not None and (opened is None or opened.source is not source):
+            source.close()
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            say(f"fastdata: {text}")
+
+    def _lane(self) -> Lane:
+        # The one that was used last: there are as many as threads are at work, and streams keep memory for themselves.
+        try:
+            return self._lanes.pop()
+        except IndexError:
+            return Lane(self._device)
+
+    def _by_gpu(self, lane: Lane, source: Source, ids: I64, epoch: int) -> Made:
+        """Have the GPU draw a batch."""
+        import torch
+
+        from fastdata.render.cuda import render
+
+        reads_ahead = self._placement.read_ahead and source.name in ("stream", "decode")
+
+        def fetch(recipe: Recipe) -> Fetched:
+            if reads_ahead:
+                will_need(self._samples.store, recipe)
+            return source.fetch(recipe)
+
+        recipe, fetched = self._samples.planned(ids, epoch, 0, fetch)
+        try:
+            where, staged = fetched.where, fetched.staged
+            if staged is not None:
+                staged = staged.to(self._device, non_blocking=True)  # alive until all is told: its memory is this stream's
+                where = where + np.where(where[:, 2:] != 0, [[staged.data_ptr(), 0, 0]], 0)
+            order = self._area_order(recipe)
+            with _LAUNCHING:
+                img = render(
+                    recipe, where, device=self._device, dtype=getattr(torch, self._placement.dtype),
+                    channels_last=self._placement.channels_last,
+                )  # fmt: skip
+                masks = self._masks(recipe, order)
+            batch = self._samples.batch(recipe, img, self._device, masks)
+        finally:
+            done = lane.mark(fetched.hold)
+        return Made(batch, done)
+
+    def _by_host(self, lane: Lane, ids: I64, epoch: int) -> Made:
+        """Draw a batch by the processor and have it copied."""
+        import torch
+
+        # PyTorch keeps page-locked memory to be used again, and hands it out when what was copied from it has been copied.
+        host = torch.empty(self._samples.shape_of(ids), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        recipe, _ = self._samples.draw(ids, epoch, out=host.numpy())
+        img = host.to(self._device, non_blocking=True)
+        if self._placement.dtype != "uint8":
+            img = img.to(torch.float32).mul_(1 / 255).to(getattr(torch, self._placement.dtype))
+        if self._placement.channels_last:
+            img = img.contiguous(memory_format=torch.channels_last)
+        order = self._area_order(recipe)
+        with _LAUNCHING:
+            masks = self._masks(recipe, order)
+        batch = self._samples.batch(recipe, img, self._device, masks)
+        return Made(batch, lane.mark(()))
+
+    def _area_order(self, recipe: Recipe) -> I64 | None:
+        """Return the order of a batch's masks; ``None`` where the GPU draws none."""
+        if recipe.task != "segment" or not self._has_kernels:
+            return None
+        from fastdata.render.cuda_masks import area_order
+
+        return area_order(recipe.labels)
+
+    def _masks(self, recipe: Recipe, order: I64 | None) -> Masks | None:
+        """Have the GPU fill the masks of a batch, where it does that."""
+        if order is None:
+            return None
+        from fastdata.render.cuda_masks import class_masks, overlap_masks, separate_masks
+
+        labels, out_hw, ratio = recipe.labels, recipe.out_hw, self._samples.mask_ratio
+        ranks, order = overlap_masks(labels, out_hw, ratio, self._device, order)
+        own = ranks if self._samples.overlap_mask else separate_masks(labels, out_hw, ratio, self._device)
+        return own, class_masks(ranks, order, labels), order
+
+
+def _cuda() -> Any:
+    """Return ``torch.cuda``, whose streams and events have no types."""
+    import torch
+
+    return torch.cuda
