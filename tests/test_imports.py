@@ -30,7 +30,12 @@ EXTRAS = (
 )  # fmt: skip
 """What the extras bring, and LMDB, which no part of the package needs to read a store."""
 
-ONLY_WITH_EXTRA: dict[str, str] = {}
+ONLY_WITH_EXTRA: dict[str, str] = {
+    "fastdata.render.cuda_masks": "train",
+    "fastdata.render.triton_draw": "train",
+    "fastdata.render.triton_masks": "train",
+    "fastdata.residency.triton_pull": "train",
+}
 """Modules that may fail to import on a plain installation, and the extra that each needs."""
 
 

@@ -15,9 +15,9 @@ Pixels are read at their address, in GPU memory or in page-locked host memory al
 byte to the right and one row below within the same tile.
 """
 
-from __future__ import annotations
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"
 
-from typing import Any
+from __future__ import annotations
 
 import triton
 import triton.language as tl
@@ -282,7 +282,7 @@ def draw_mixed(
     out += slot.to(tl.int64) * slot_stride
     x = x_first + tl.arange(0, COLUMNS)
     is_column = x < width
-    u = tl.fma(x.to(tl.float32), across, start)
+    u = tl.fma(tl.minimum(x, x_end - 1).to(tl.float32), across, start)  # nothing is read for columns beyond the last
     u = tl.minimum(tl.maximum(u, -FAR), FAR)
     left = tl.floor(u)
     share = u - left

@@ -1,6 +1,7 @@
-"""Every picture in main memory that is locked into place: the kernels read over PCIe what they need, and no processor helps them.
+"""Every picture in main memory that is locked into place: the GPU reads over PCIe what it needs, and no processor helps it.
 
-A page that is locked cannot be swapped or moved, so the kernels may read it at any time; :mod:`fastdata.residency.host_memory`.
+A page that is locked cannot be swapped or moved, so the GPU may read it at any time; :mod:`fastdata.residency.host_memory`. What a
+batch shows is read once, by a kernel that does nothing else; :mod:`fastdata.residency.pull`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Pinned:
 
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        self._device = device
         made = forms(samples)
         layout = lay_out(made, None)
         nbytes = layout.total_nbytes
@@ -89,7 +91,14 @@ class Pinned:
         resident = self._resident  # once: another thread may close this
         if resident is None:
             raise UsageError("the source must be open, got one that was closed")
-        return Fetched(resident[0].where(recipe), hold=resident[1:])
+        table, memory = resident
+        where = table.where(recipe)
+        if self._device.type != "cuda":
+            return Fetched(where, hold=(memory,))
+        from fastdata.residency.pull import pull
+
+        pulled = pull(recipe, where, self._device)
+        return Fetched(pulled.where, hold=(memory, *pulled.hold))
 
     def close(self) -> None:
         """Unlock the memory and let it go; what a batch in the making holds goes later. May be called twice."""

@@ -21,7 +21,7 @@ from fastdata.render.tolerance import TOLERANCES, differs, near_outlines
 from fastdata.store.read import Store
 
 WITH_GPU = torch.cuda.is_available()
-SEEDS, LARGEST = (300, 120) if WITH_GPU else (3, 20)
+SEEDS, LARGEST = (60, 120) if WITH_GPU else (3, 20)
 """The interpreter takes seconds for what takes the GPU a millisecond."""
 
 
