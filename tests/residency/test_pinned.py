@@ -18,8 +18,10 @@ import torch
 import training_kit
 from gpu_kit import needs_cuda
 
+from fastdata.augment.recipe import Recipe
 from fastdata.errors import UsageError
 from fastdata.render.tiles import BadRecord
+from fastdata.residency import Fetched
 from fastdata.residency import pinned as module
 from fastdata.residency.budget import DoesNotFit
 from fastdata.residency.host_memory import HostMemory, read_at
@@ -115,7 +117,7 @@ RANK = """
     except Exception as err:
         print("error", type(err).__name__, err)
     else:
-        seen = kit.agree(source, samples)
+        seen = kit.agree(source, samples, kit.CPU, whole=False)
         inode = next((line.split()[4] for line in open("/proc/self/maps") if "memfd:fastdata" in line), "none")
         source.close()
         print("made", len(filled), inode, seen, sorted(samples.bad))
@@ -210,13 +212,20 @@ def test_without_torch_distributed_a_copy_of_its_own_is_made(
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", kit.KINDS)
 def test_a_kernel_reads_from_main_memory_what_a_renderer_loads(kind: str, tmp_path: Path) -> None:
-    """At the processor's address, and rows of any length."""
+    """At the processor's address, and rows of any length; and what is pulled of it is the same."""
     device = needs_cuda()
     path = kit.stored(tmp_path, kind, images=20)
     for samples in kit.trained(path, 96), kit.validated(path):
         source = Pinned(samples, device, progress=False)
-        assert kit.agree(source, samples, device) >= len(samples)
+        assert kit.agree(source, samples, device, fetch=lambda recipe, source=source: in_place(source, recipe)) >= len(samples)
+        assert kit.agree(source, samples, device, whole=False) >= len(samples)
         source.close()
+
+
+def in_place(source: Pinned, recipe: Recipe) -> Fetched:
+    """Where the tiles lie in main memory."""
+    assert source._resident is not None
+    return Fetched(source._resident[0].where(recipe), hold=source._resident[1:])
 
 
 @pytest.mark.gpu
@@ -236,7 +245,7 @@ def test_memory_is_unlocked_when_the_last_batch_lets_it_go(tmp_path: Path) -> No
         read_at(address, 64, device)
     for _ in range(3):
         again = Pinned(samples, device, progress=False)
-        assert kit.agree(again, samples, device)
+        assert kit.agree(again, samples, device, whole=False)
         again.close()
 
 
