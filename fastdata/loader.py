@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.order import EpochOrder, exact_batches, rank_positions
+from fastdata.augment.recipe import Recipe
 from fastdata.buffers import Buffers
 from fastdata.errors import DataError, FastdataError, MissingExtra, StoreError, UsageError
-from fastdata.gpu_maker import GpuMaker, Placement, device_of, is_out_of_memory
+from fastdata.gpu_maker import GpuMaker, Placement, Plans, device_of, is_out_of_memory
 from fastdata.host import usable_cores
 from fastdata.prefetch import Prefetch
 from fastdata.resume import place_of, state_of
@@ -292,10 +293,13 @@ class Processor:
     def __init__(self, samples: Samples) -> None:
         self._samples, self._buffers = samples, Buffers()
 
-    def make(self, ids: I64, epoch: int) -> Batch:
+    def plans(self, ids_of: Callable[[int], I64], count: int, epoch: int, batch_size: int) -> None:
+        """Each batch is planned alone: that takes little beside drawing it."""
+
+    def make(self, ids: I64, epoch: int, recipe: Recipe | None = None) -> Batch:
         """Return a batch: called by any thread."""
-        recipe, images = self._samples.draw(ids, epoch, out=self._buffers.take(self._samples.shape_of(ids)))
-        return self._samples.batch(recipe, images)
+        drawn = self._samples.draw(ids, epoch, out=self._buffers.take(self._samples.shape_of(ids)))
+        return self._samples.batch(*drawn)
 
     def handed_over(self, batch: Batch) -> Batch:
         """Return what the consumer gets."""
@@ -327,6 +331,7 @@ class _Iteration:
         self._epoch, self._ended = 0, False
         self._positions_of: Callable[[int], range] = range
         self._ahead: Prefetch[Any] | None = None
+        self._plans: Plans | None = None
 
     def __iter__(self) -> Self:
         return self
@@ -357,6 +362,8 @@ class _Iteration:
         """End the threads and forget what they made; the next batch is made anew."""
         if self._ahead is not None:
             self._ahead.drop()
+        if self._plans is not None:
+            self._plans.clear()
 
     def _begin(self) -> Prefetch[Any]:
         _prepare_process()
@@ -368,10 +375,15 @@ class _Iteration:
         count, positions_of = loader._steps(start)
         order = EpochOrder(len(samples), samples.seed, epoch, loader.shuffle)
 
+        def ids_of(k: int) -> I64:
+            return order.at(np.array(positions_of(k)))
+
+        plans = maker.plans(ids_of, count, epoch, loader.batch_size)
+
         def make(k: int) -> Any:  # refers to neither loader nor iteration: threads must not keep what ends them alive
-            ids = order.at(np.array(positions_of(k)))
+            ids = ids_of(k)
             try:
-                return maker.make(ids, epoch)
+                return maker.make(ids, epoch, None if plans is None else plans.of(k))
             except MissingExtra:
                 raise
             except Exception as cause:
@@ -379,7 +391,7 @@ class _Iteration:
                     raise
                 raise _told(cause, samples, ids, epoch, positions_of(k)[0] // step) from cause
 
-        self._epoch, self._positions_of = epoch, positions_of
+        self._epoch, self._positions_of, self._plans = epoch, positions_of, plans
         self._ahead = Prefetch(make, count, loader.threads, loader.threads * loader.prefetch)
         return self._ahead
 

@@ -219,7 +219,9 @@ class Samples:
             recipe = self.transforms(recipe, images, seed=self.seed, epoch=epoch, draws=draws)
         return recipe, images
 
-    def planned(self, ids: npt.ArrayLike, epoch: int, draws: npt.ArrayLike, use: Callable[[Recipe], T]) -> tuple[Recipe, T]:
+    def planned(
+        self, ids: npt.ArrayLike, epoch: int, draws: npt.ArrayLike, use: Callable[[Recipe], T], recipe: Recipe | None = None
+    ) -> tuple[Recipe, T]:
         """Plan samples and use the plan; plan anew without the records that turn out to be damaged, where ``on_bad`` says so.
 
         Args:
@@ -227,6 +229,7 @@ class Samples:
             epoch: From 0.
             draws: As for :meth:`recipe`.
             use: What reads the records. It may be called more than once, and raises BadRecord for a damaged one.
+            recipe: Of these ids, where it is planned already.
 
         Returns:
             The recipe that could be used, and what ``use`` made of it.
@@ -235,8 +238,10 @@ class Samples:
             BadRecord: A record is damaged, and ``on_bad`` is ``raise`` or nothing is trained.
         """
         while True:
-            known = frozenset(self.bad)  # another thread may meet the same record and add it while this one draws
-            recipe = self.recipe(ids, epoch, draws)
+            known = frozenset[int]()  # as far as a recipe from elsewhere shows
+            if recipe is None:
+                known = frozenset(self.bad)  # another thread may meet the same record and add it while this one draws
+                recipe = self.recipe(ids, epoch, draws)
             try:
                 if self.on_bad == "replan" and self.augment:
                     self._check_picks(recipe)
@@ -245,6 +250,7 @@ class Samples:
                 if self.on_bad == "raise" or not self.augment or err.entry in known:
                     raise
                 self.bad.add(err.entry)
+                recipe = None
 
     def _check_picks(self, recipe: Recipe) -> None:
         """Compare the record of every pick with its checksum, also of those that no pixel comes from.

@@ -68,13 +68,19 @@ class Opener:
             BadRecord: All pictures are to be kept, and the record of one is damaged.
         """
         if residency == "auto":
-            opened = self._first_of([self._decode, self._stream])
-            return Opened(opened.source, f"{_HOW[_name(opened)]} until it is known what the training leaves of the memory")
+            source, _ = self._first_of([self._decode, self._stream])
+            return Opened(source, f"{_how(source)} until it is known what the training leaves of the memory")
+        makers, reasons = [self._stream], list[str]()
         if residency == "device":
-            return self._first_of([self._device, self._pinned, self._stream])
-        if residency == "pinned":
-            return self._first_of([self._shared if self._may_share() else self._pinned, self._stream])
-        return self._first_of([self._decode, self._stream] if residency == "decode" else [self._stream])
+            name, why = self._choice()
+            makers, reasons = self._from(name, self._stream), [] if name == "device" else [why]
+        elif residency == "pinned":
+            makers.insert(0, self._shared if self._may_share() else self._pinned)
+        elif residency == "decode":
+            makers.insert(0, self._decode)
+        source, more = self._first_of(makers)
+        reasons += more
+        return Opened(source, f"{_how(source)}: {'; '.join(reasons) or 'as asked for'}", fell_back=bool(reasons))
 
     def more(self, now: Source) -> Opened:
         """Open what is faster if there is room for it, now that the peak of the training is known.
@@ -87,31 +93,31 @@ class Opener:
         """
         name, why = self._choice()
         if name not in ("device", "pinned"):
-            return Opened(now, f"{_HOW[now.name]}: {why}")
-        opened = self._first_of([self._device, self._pinned, lambda: now])
-        return opened if opened.fell_back else Opened(opened.source, f"{_HOW[_name(opened)]} from now on: {why}")
+            return Opened(now, f"{_how(now)}: {why}")
+        source, reasons = self._first_of(self._from(name, lambda: now))
+        return Opened(source, f"{_how(source)}{'' if source is now else ' from now on'}: {'; '.join([why, *reasons])}")
 
     def less(self) -> Opened:
         """Open what takes no GPU memory, and no time."""
-        return Opened(self._stream(), f"{_HOW['stream']}, for the training needs the GPU memory")
+        stream = self._stream()
+        return Opened(stream, f"{_how(stream)}, for the training needs the GPU memory")
 
-    def _first_of(self, makers: list[Callable[[], Source]]) -> Opened:
-        """Open the first that can be had."""
-        reasons: list[str] = []
+    def _from(self, name: str, last: Callable[[], Source]) -> list[Callable[[], Source]]:
+        """Return what may be tried, from what was chosen on."""
+        makers = {"device": [self._device, self._pinned], "pinned": [self._pinned], "decode": [self._decode], "stream": []}
+        return [*makers[name], last]
+
+    def _first_of(self, makers: list[Callable[[], Source]]) -> tuple[Source, list[str]]:
+        """Open the first that can be had; say why it is none before it."""
+        reasons = []
         for make in makers:
             try:
-                source = make()
+                return make(), reasons
             except DoesNotFit as err:
                 reasons.append(str(err))
-                continue
-            how = _HOW[source.name]
-            return Opened(source, f"{how}: {'; '.join(reasons)}" if reasons else f"{how}, as asked for", bool(reasons))
         raise AssertionError("the last one of the makers needs nothing")
 
     def _device(self) -> Source:
-        name, why = self._choice()
-        if name != "device":
-            raise DoesNotFit(why)
         return Device(self.samples, self.device, progress=not self.quiet)
 
     def _pinned(self) -> Source:
@@ -168,16 +174,13 @@ class Opener:
             )
 
 
-_HOW = {
-    "device": "pictures are in GPU memory",
-    "pinned": "pictures are in page-locked main memory",
-    "stream": "pictures are streamed from the store",
-    "decode": "pictures are decoded by the GPU",
-}
-
-
-def _name(opened: Opened) -> str:
-    return "" if opened.source is None else opened.source.name
+def _how(source: Source) -> str:
+    return {
+        "device": "pictures are in GPU memory",
+        "pinned": "pictures are in page-locked main memory",
+        "stream": "pictures are streamed from the store",
+        "decode": "pictures are decoded by the GPU",
+    }[source.name]
 
 
 def _ranks_here() -> int:
