@@ -44,9 +44,9 @@ that never looks at a result is as far ahead as the queue of launches lets it, a
 in the queue keeps a GPU busy; more even out steps of different length."""
 
 PLANNED = 512
-"""Samples that are planned in one call, if batches are smaller. Planning holds the lock of the interpreter, and much of it is done
-once per call: 58 µs a sample for 16, 19 for 64, 13 for 128, 7 for 512, 8 for 1,024 (default policy, one core). Cutting a batch out
-takes 30 µs."""
+"""Samples that are planned in one call, if batches are smaller. Planning holds the lock of the interpreter, and much of it is
+done once per call: 58 µs a sample for 16, 19 for 64, 13 for 128, 7 for 512, 8 for 1,024 (default policy, one core). To cut a
+batch out takes 30 µs."""
 
 _LAUNCHING = threading.Lock()
 """Held while kernels are launched: Triton compiles each once then, and its interpreter can do one thing at a time."""

@@ -109,7 +109,7 @@ class Opener:
 
     def _first_of(self, makers: list[Callable[[], Source]]) -> tuple[Source, list[str]]:
         """Open the first that can be had; say why it is none before it."""
-        reasons = []
+        reasons = list[str]()
         for make in makers:
             try:
                 return make(), reasons
