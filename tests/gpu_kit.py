@@ -44,7 +44,7 @@ def placed(tiles: list[npt.NDArray[np.uint8]], device: Any) -> tuple[npt.NDArray
     where, kept = np.zeros((len(tiles), 3), np.int64), []
     for row, tile in zip(where, tiles, strict=True):
         if tile.size:
-            moved = torch.from_numpy(tile.copy()).to(device)
+            moved = torch.from_numpy(tile.copy()).clone().to(device)  # PyTorch's own memory begins at multiples of 64
             kept.append(moved)
             row[:] = moved.data_ptr(), moved.stride(0) if len(tile) == 3 else 0, moved.stride(1)
     return where, kept

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.augment.recipe import Recipe
+from fastdata.augment.recipe import FILL, Recipe
 from fastdata.errors import UsageError
 from fastdata.render.tiles import check_visible
 
@@ -104,7 +104,7 @@ def render(
 
 
 def tables_of(recipe: Recipe, where: I64, mask_of_group: npt.NDArray[np.int32] | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Return the kernels' tables, see ``triton_draw``: slots, slot_reals, groups, group_reals, tiles.
+    """Return the kernels' tables, see ``triton_draw``: slots, slot_reals, groups, group_reals, tiles and a gray byte.
 
     Args:
         recipe: What to draw.
@@ -148,7 +148,8 @@ def tables_of(recipe: Recipe, where: I64, mask_of_group: npt.NDArray[np.int32] |
     slot_reals = recipe.gains.copy()
     slot_reals[:, 0] = (6.0 * recipe.gains[:, 0].astype(np.float64)) % 6
     slot_reals[slot_reals[:, 0] >= 6, 0] = 0  # rounded up to a whole turn
-    return {"tiles": tiles, "slots": slots, "groups": groups, "slot_reals": slot_reals, "group_reals": group_reals}
+    gray = np.full(ALIGNMENT, FILL, np.uint8)
+    return {"tiles": tiles, "slots": slots, "groups": groups, "slot_reals": slot_reals, "group_reals": group_reals, "gray": gray}
 
 
 def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out: Any, channels_last: bool) -> None:
@@ -177,7 +178,8 @@ def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out
     with torch.cuda.device(out.device if out.device.type == "cuda" else -1):
         if upright.any():
             kernels.draw_whole[grid](*common, *sizes, **forms)
-            kernels.draw_mixed[grid](*common, *sizes, **(forms | {"num_warps": kernels.WARPS}))
+            mixed = forms | {"ROWS": kernels.MIXED_ROWS, "num_warps": kernels.WARPS}
+            kernels.draw_mixed[grid](*common, placed["gray"], *sizes, **mixed)
         if not upright.all():
             narrow = forms | {"COLUMNS": kernels.NARROW}
             kernels.draw_turned[-(-width // kernels.NARROW), grid[1], grid[2]](

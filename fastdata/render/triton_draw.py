@@ -28,8 +28,8 @@ WARPS = 4
 """Warps of a program where tiles meet: one pixel for each thread, for much is to be known about each."""
 NARROW = 32
 """Columns of a program where anything may be: one pixel for each thread of its one warp."""
-ROWS = 16
-"""Rows that a program draws, one after another."""
+ROWS, MIXED_ROWS = 16, 32
+"""Rows that a program draws, one after another; the same where tiles meet, to find their columns once for more rows."""
 TILES = (1, 4, 9, 64)
 """A kernel is compiled for so many tiles a group."""
 
@@ -185,10 +185,9 @@ def _square(above, below, right, bottom):
 
 @triton.jit
 def _columns(up_l, up_r, line_l, line_r, right, bottom):
-    """Return the mean where the left and the right neighbour are of two tiles, or of none: the line is 0 then."""
-    is_l, is_r = line_l != 0, line_r != 0
-    a, b = _read(_bytes(up_l), is_l), _read(_bytes(up_r), is_r)
-    c, d = _read(_bytes(up_l + line_l), is_l), _read(_bytes(up_r + line_r), is_r)
+    """Return the mean where the left and the right neighbour may be of two tiles."""
+    a, b = _raised(tl.load(_bytes(up_l))), _raised(tl.load(_bytes(up_r)))
+    c, d = _raised(tl.load(_bytes(up_l + line_l))), _raised(tl.load(_bytes(up_r + line_r)))
     return _mean(a, b, c, d, right, bottom)
 
 
@@ -260,7 +259,7 @@ def draw_whole(
 
 @triton.jit
 def draw_mixed(
-    out, slots, slot_reals, groups, group_reals, tiles, height, width, slot_stride, row_stride, channel,
+    out, slots, slot_reals, groups, group_reals, tiles, gray, height, width, slot_stride, row_stride, channel,
     STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Draw the blocks of upright slots that :func:`draw_whole` leaves: one program for each."""
@@ -292,7 +291,8 @@ def draw_mixed(
         # From here to where the next tile begins or ends, columns keep the tiles that own them.
         i = tl.floor(tl.fma(down, y.to(tl.float32), start_y)).to(tl.int32)
         start_row, end_row = -16777216, 16777216
-        at_l, at_r = tl.zeros([COLUMNS], tl.int64), tl.zeros([COLUMNS], tl.int64)
+        nowhere = gray.to(tl.int64)  # a gray byte, which is its own neighbour: nothing has to be left out
+        at_l, at_r = tl.zeros([COLUMNS], tl.int64) + nowhere, tl.zeros([COLUMNS], tl.int64) + nowhere
         line_l, line_r = tl.zeros([COLUMNS], tl.int32), tl.zeros([COLUMNS], tl.int32)
         plane_l, plane_r = tl.zeros([COLUMNS], tl.int32), tl.zeros([COLUMNS], tl.int32)
         for k in tl.static_range(TILES):
@@ -308,7 +308,7 @@ def draw_mixed(
         if i + 1 < end_row:
             while (y < y_end) & (i >= start_row) & (i + 1 < end_row):
                 bottom = tl.fma(down, y.to(tl.float32), start_y) - i.to(tl.float32)
-                up_l, up_r = at_l + i.to(tl.int64) * line_l, at_r + i.to(tl.int64) * line_r
+                up_l, up_r = at_l + i * line_l, at_r + i * line_r  # a picture has fewer than 2 ** 31 bytes
                 red = _columns(up_l, up_r, line_l, line_r, share, bottom)
                 green = _columns(up_l + plane_l, up_r + plane_r, line_l, line_r, share, bottom)
                 blue = _columns(up_l + 2 * plane_l, up_r + 2 * plane_r, line_l, line_r, share, bottom)

@@ -19,6 +19,7 @@ from fastdata.residency.budget import HOST_SHARE, DoesNotFit, gb, host_available
 from fastdata.residency.forms import Forms, forms
 from fastdata.residency.host_memory import HostMemory
 from fastdata.residency.node_copy import NotShared, shared_copy
+from fastdata.residency.pull import PULLED_NBYTES, pull
 from fastdata.residency.upload import Bad, Table, fill, lay_out, note_bad
 from fastdata.samples import Samples
 from fastdata.terminal import say
@@ -57,7 +58,7 @@ class Pinned:
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
         made = forms(samples)
-        layout = lay_out(made, None)
+        layout = lay_out(made, None, PULLED_NBYTES)
         nbytes = layout.total_nbytes
 
         def filled(memory: HostMemory) -> Bad:
@@ -95,8 +96,6 @@ class Pinned:
         where = table.where(recipe)
         if self._device.type != "cuda":
             return Fetched(where, hold=(memory,))
-        from fastdata.residency.pull import pull
-
         pulled = pull(recipe, where, self._device)
         return Fetched(pulled.where, hold=(memory, *pulled.hold))
 

@@ -10,28 +10,30 @@ import triton.language as tl
 ROWS = 16
 """Rows of a program."""
 WORDS = 128
-"""Words of four bytes that it reads of each at once: four requests of 128 bytes, the most that one may ask for."""
+"""Words of four bytes that it reads of each at once: 16 bytes for each thread of a warp, which ask for 512 in a row together."""
 WARPS = 4
-FIELDS = 8
-"""int64, of each rectangle: address of the first byte, bytes to the next channel and row; the same three in the copy; words a row,
-and rows. Addresses here and there, and both distances, are alike in their last two bits, so that words are words on both sides."""
+FIELDS = 7
+"""int64, of each rectangle, all but the last in units of 16 bytes: address of the first byte, distance to the next channel and row;
+place in the copy, distance there to the next channel; length of a row, which is the distance to the next one there; rows."""
 
 
 @triton.jit
 def pull_rows(copy, table, ROWS: tl.constexpr, WORDS: tl.constexpr):
     """Copy rows ``ROWS * program_id(1)`` and on of rectangle ``program_id(0)``, counted through its channels."""
-    fields = table + tl.program_id(0) * 8
+    fields = table + tl.program_id(0) * 7
     plane, line = tl.load(fields + 1), tl.load(fields + 2)
-    rows = tl.load(fields + 7).to(tl.int32)
+    rows = tl.load(fields + 6).to(tl.int32)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     end = tl.where(plane == 0, rows, 3 * rows)
     if tl.program_id(1) * ROWS < end:
         channel, y = row // rows, row % rows
-        words = tl.load(fields + 6).to(tl.int32)
-        source = (tl.load(fields) + channel * plane + y * line) // 4 * 4
-        target = (tl.load(fields + 3) + channel * tl.load(fields + 4) + y * tl.load(fields + 5)) // 4
+        length = tl.load(fields + 5)
+        words = 4 * length.to(tl.int32)
+        source = (tl.load(fields) + channel * plane + y * line) * 16
+        target = (tl.load(fields + 3) + channel * tl.load(fields + 4) + y * length) * 4
+        pointer = tl.multiple_of(source.to(tl.pointer_type(tl.int32)), 16)
         for first in range(0, words, WORDS):
             word = first + tl.arange(0, WORDS)
             mask = (row < end)[:, None] & (word < words)[None, :]
-            value = tl.load((source[:, None] + 4 * word[None, :]).to(tl.pointer_type(tl.int32)), mask=mask)
+            value = tl.load(pointer[:, None] + word[None, :], mask=mask)
             tl.store(copy + (target[:, None] + word[None, :]), value, mask=mask)

@@ -35,8 +35,8 @@ Block = tuple[int, int, int]
 Target = Callable[[int, int, int], AbstractContextManager[U8]]
 """Called with a chunk, a place in it and a number of bytes; gives memory to fill, and takes it to that place at the end."""
 
-ALIGN_NBYTES = 16
-"""Where a picture begins: the widest load of a GPU's thread."""
+ALIGN_NBYTES = 128
+"""Where a picture begins: a line of the GPU's caches, and the most that it asks for at once over PCIe."""
 SLACK_NBYTES = 64
 """Behind the last picture of a chunk, so that a wide load of its last pixels stays within."""
 BLOCK_NBYTES = (8 << 20) - 1
@@ -56,6 +56,10 @@ class Layout:
     """(m,)"""
     start: I64
     """(m,) first byte, counted from the beginning of the chunk."""
+    line: I64
+    """(m,) bytes from row to row."""
+    nbytes: I64
+    """(m,)"""
     chunk_nbytes: tuple[int, ...]
     """Of each chunk, slack included."""
     blocks: tuple[Block, ...]
@@ -66,14 +70,17 @@ class Layout:
         return sum(self.chunk_nbytes)
 
 
-def lay_out(forms: Forms, chunk_nbytes: int | None) -> Layout:
+def lay_out(forms: Forms, chunk_nbytes: int | None, row_align_nbytes: int = 1) -> Layout:
     """Place pictures one after another.
 
     Args:
         forms: Whose pictures.
         chunk_nbytes: Of a chunk at most, unless one picture is larger; ``None``: one chunk.
+        row_align_nbytes: Rows begin at multiples of so many bytes; 1: they are adjacent.
     """
-    room = -(-forms.nbytes // ALIGN_NBYTES) * ALIGN_NBYTES
+    line = -(-forms.rows[:, WIDTH][forms.first] // row_align_nbytes) * row_align_nbytes
+    nbytes = forms.planes[forms.first] * forms.rows[:, HEIGHT][forms.first] * line
+    room = -(-nbytes // ALIGN_NBYTES) * ALIGN_NBYTES
     end = np.cumsum(room)
     chunk, start, sizes, blocks = np.empty_like(room), end - room, list[int](), list[Block]()
     for number, (a, b) in enumerate(_runs(end, 0, len(room), chunk_nbytes)):
@@ -81,7 +88,7 @@ def lay_out(forms: Forms, chunk_nbytes: int | None) -> Layout:
         start[a:b] -= start[a]
         sizes.append(int(start[b - 1] + room[b - 1]) + SLACK_NBYTES)
         blocks += [(number, *run) for run in _runs(end, a, b, BLOCK_NBYTES)]
-    return Layout(chunk, start, tuple(sizes), tuple(blocks))
+    return Layout(chunk, start, line, nbytes, tuple(sizes), tuple(blocks))
 
 
 def _runs(end: I64, first: int, last: int, limit: int | None) -> list[tuple[int, int]]:
@@ -151,12 +158,13 @@ class _Job:
     def load(self, block: Block) -> int:
         """Fill one block; return its bytes."""
         chunk, first, last = block
-        start, nbytes = self._layout.start[first:last], self._forms.nbytes[first:last]
+        start, nbytes = self._layout.start[first:last], self._layout.nbytes[first:last]
         begin, end = int(start[0]), int(start[-1] + nbytes[-1])
         with self._target(chunk, begin, end - begin) as memory:
             for k, tile in self._tiles(first, last):
-                at = int(start[k]) - begin
-                np.copyto(memory[at : at + tile.size].reshape(tile.shape), tile)
+                at, line = int(start[k]) - begin, int(self._layout.line[first + k])
+                rows = memory[at : at + int(nbytes[k])].reshape(*tile.shape[:2], line)
+                np.copyto(rows[:, :, : tile.shape[2]], tile)
         return end - begin
 
     def _tiles(self, first: int, last: int) -> list[tuple[int, U8]]:
@@ -212,7 +220,7 @@ class Table:
         self._store, self._forms, self._bad = samples.store, forms, bad
         address = np.asarray(addresses, np.int64)[layout.chunk] + layout.start
         address[list(bad)] = -1
-        line = forms.rows[:, WIDTH]
+        line = layout.line[forms.picture]
         plane = np.where(forms.planes == 1, 0, forms.rows[:, HEIGHT] * line)
         self._where = np.stack([address[forms.picture], plane, line], axis=1)
 

@@ -9,31 +9,32 @@ from case_kit import case
 
 from fastdata.render import cuda
 from fastdata.render.tiles import load_tiles
-from fastdata.residency.pull import SLACK, plan_copy, pull
+from fastdata.residency.pull import PULLED_NBYTES, plan_copy, pull
 from fastdata.residency.visible import visible_rects
 
 
 def test_a_copy_has_every_visible_pixel_and_nothing_overlaps() -> None:
-    """By copying as the table says, word by word, in NumPy."""
+    """By copying as the table says, piece by piece, in NumPy."""
     rng = np.random.default_rng(0)
-    memory = rng.integers(0, 256, 200_000, np.uint8)
-    where, rects, at = [], [], SLACK
+    memory = rng.integers(0, 256, 400_000, np.uint8)
+    where, rects, at = [], [], PULLED_NBYTES
     for _ in range(40):
         h, w, gray = int(rng.integers(1, 30)), int(rng.integers(1, 40)), bool(rng.random() < 0.3)
-        where.append((at, 0 if gray else h * w, w))
+        line = -(-w // PULLED_NBYTES) * PULLED_NBYTES
+        where.append((at, 0 if gray else h * line, line))
         x, y = np.sort(rng.integers(0, w + 1, 2)), np.sort(rng.integers(0, h + 1, 2))
         rects.append((x[0], y[0], x[1], y[1]))
-        at += h * w * 3 + int(rng.integers(0, 9))
+        at += h * line * 3
     table, found, nbytes = plan_copy(np.array(where, np.int64), np.array(rects, np.int64))
     copy = np.full(nbytes, 7, np.uint8)
     written = np.zeros(nbytes, int)
-    for source, plane, line, target, copy_plane, copy_line, words, rows in table.tolist():
+    for source, plane, line, target, copy_plane, length, rows in table.tolist():
         for c in range(1 if plane == 0 else 3):
             for y in range(rows):
-                a, b = (source + c * plane + y * line) // 4 * 4, (target + c * copy_plane + y * copy_line) // 4 * 4
-                copy[b : b + 4 * words] = memory[a : a + 4 * words]
-                written[b : b + 4 * words] += 1
-    assert written.max() == 1
+                a, b = 16 * (source + c * plane + y * line), 16 * (target + c * copy_plane + y * length)
+                copy[b : b + 16 * length] = memory[a : a + 16 * length]
+                written[b : b + 16 * length] += 1
+    assert (written == 1).all()
     for (address, plane, line), (there, there_plane, there_line), (x0, y0, x1, y1) in zip(
         where, found.tolist(), rects, strict=True
     ):
@@ -49,9 +50,9 @@ def test_what_is_drawn_is_the_same(kind: str) -> None:
     device = gpu_kit.any_device()
     for seed in range(200 if device.type == "cuda" else 1):
         store, recipe = case(seed, kind, largest=120 if device.type == "cuda" else 20)
-        where, kept = gpu_kit.placed([np.pad(t, ((0, 0), (1, 1), (4, 4))) for t in load_tiles(store, recipe)], device)
-        where[:, 0] += np.where(where[:, 2] > 0, where[:, 2] + 4, 0)
-        where[(visible_rects(recipe)[:, 2] == 0), :] = 0
+        tiles = [np.pad(t, ((0, 0), (0, 0), (0, -t.shape[2] % PULLED_NBYTES))) for t in load_tiles(store, recipe)]
+        where, kept = gpu_kit.placed(tiles, device)
+        assert not (where[:, 0] % PULLED_NBYTES).any()
         want = cuda.render(recipe, where, device=device)
         fetched = pull(recipe, where, device)
         got = cuda.render(recipe, fetched.where, device=device)
