@@ -43,9 +43,12 @@ _MASK = (1 << 64) - 1
 
 def mix64(x: U64) -> U64:
     """Scatter the bits of (...,) 64-bit numbers: a bijection."""
-    x = (x ^ (x >> _S30)) * _M1
-    x = (x ^ (x >> _S27)) * _M2
-    return x ^ (x >> _S31)
+    x = x ^ (x >> _S30)  # from here on in memory of its own
+    x *= _M1
+    x ^= x >> _S27
+    x *= _M2
+    x ^= x >> _S31
+    return x
 
 
 def _absorb(key: U64, value: npt.NDArray[np.generic] | int) -> U64:
@@ -76,16 +79,17 @@ def _head(seed: int, epoch: int, stream: int) -> U64:
     return head
 
 
-def uniforms(of: U64, count: int, first: int = 0) -> F64:
+def uniforms(of: U64, count: int, first: int | I64 = 0) -> F64:
     """Return (n, count) numbers in [0, 1), 53 bits each, of (n,) keys.
 
     Args:
         of: Keys.
         count: How many of each.
-        first: Number of the first one, so that a sequence can be had in pieces.
+        first: Number of the first one, for all or (n,), so that a sequence can be had in pieces.
     """
-    steps = (np.arange(first + 1, first + count + 1).astype(np.uint64)) * _GAMMA
-    return (mix64(of[:, None] + steps) >> _S11).astype(np.float64) * 2.0**-53
+    steps = (np.asarray(first)[..., None] + np.arange(1, count + 1)).astype(np.uint64) * _GAMMA
+    bits = mix64(of[:, None] + steps) >> _S11
+    return bits.view(np.int64).astype(np.float64) * 2.0**-53  # signed ones become floats in one instruction
 
 
 def integers(u: F64, count: int | npt.NDArray[np.integer]) -> I64:

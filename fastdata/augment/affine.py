@@ -67,7 +67,9 @@ def flipped(matrix: F64, out_hw: tuple[int, int], flip_lr: Bool, flip_ud: Bool) 
     """
     out = matrix.copy()
     for row, (size, flip) in enumerate(((out_hw[1], flip_lr), (out_hw[0], flip_ud))):
-        out[:, row] = np.where(flip[:, None], size * matrix[:, 2] - matrix[:, row], matrix[:, row])
+        if flip.any():
+            scenes = np.flatnonzero(flip)
+            out[scenes, row] = size * matrix[scenes, 2] - matrix[scenes, row]
     return out
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +132,19 @@ def written(
 ) -> Recipe:
     """Write layers and objects down as a recipe, flips included."""
     lr, ud = draws.flip_lr, draws.flip_ud
-    tile, tile_offsets = ragged.gather(layers.scene, tiles.offsets)
+    tile_offsets = tiles.offsets
+    parts: list[npt.NDArray[Any]] = [
+        tiles.entry,
+        tiles.record,
+        tiles.source_xyxy,
+        tiles.size_hw,
+        tiles.origin_xy,
+        tiles.visible_xyxy,
+    ]
+    if not np.array_equal(layers.scene, np.arange(len(tile_offsets) - 1)):  # unless each scene is shown once, in order
+        tile, tile_offsets = ragged.gather(layers.scene, tile_offsets)
+        parts = [part.take(tile, axis=0) for part in parts]
+    tile_entry, record, source_xyxy, size_hw, origin_xy, visible_xyxy = parts
     first = tiles.offsets[:-1][draws.scene_offsets[:-1]]
     h, w = out_hw
     slot = layers.slot
@@ -159,12 +172,12 @@ def written(
         shape_ring_offsets=layers.shape_ring_offsets,
         ring_point_offsets=layers.ring_point_offsets,
         mask_points_px=points.astype(np.float32),
-        tile_entry=tiles.entry[tile],
-        record=tiles.record[tile],
-        source_xyxy=tiles.source_xyxy[tile],
-        size_hw=tiles.size_hw[tile].astype(np.int32),
-        origin_xy=tiles.origin_xy[tile].astype(np.int32),
-        visible_xyxy=tiles.visible_xyxy[tile].astype(np.int32),
+        tile_entry=tile_entry,
+        record=record,
+        source_xyxy=source_xyxy,
+        size_hw=size_hw.astype(np.int32),
+        origin_xy=origin_xy.astype(np.int32),
+        visible_xyxy=visible_xyxy.astype(np.int32),
         labels=_labels(objects, object_slot[objects.scene], draws, catalog, out_hw, task, single_cls),
     )
 
@@ -220,11 +233,12 @@ def _gains(hsv: F64, policy: Policy) -> F32:
 
 def _flipped_boxes(xyxy: npt.NDArray[np.generic], out_hw: tuple[int, int], lr: Bool, ud: Bool) -> npt.NDArray[np.generic]:
     h, w = out_hw
-    if not (lr.any() or ud.any()):
-        return xyxy
-    out = xyxy.copy()
-    out[:, 0::2] = np.where(lr[:, None], w - xyxy[:, 2::-2], xyxy[:, 0::2])
-    out[:, 1::2] = np.where(ud[:, None], h - xyxy[:, 3::-2], xyxy[:, 1::2])
+    out = xyxy
+    for axis, (size, flip) in enumerate(((w, lr), (h, ud))):
+        if flip.any():
+            out = xyxy.copy() if out is xyxy else out
+            low, high = xyxy[:, axis], xyxy[:, axis + 2]
+            out[:, axis], out[:, axis + 2] = np.where(flip, size - high, low), np.where(flip, size - low, high)
     return out
 
 

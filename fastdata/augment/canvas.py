@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment import oriented, outline, ragged
 from fastdata.augment.layout import Tiles
-from fastdata.augment.objects import Objects, is_whole, mapped_boxes, seen_keypoints
+from fastdata.augment.objects import Objects, is_whole, keeps_axes, mapped_boxes, seen_keypoints
 from fastdata.catalog import Catalog
 from fastdata.labels import BOX, CROWD, MASK, POLYGON
 
@@ -52,44 +53,86 @@ def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Co
 
     Crowds are left out, and with ``classes`` all others than these.
     """
-    first = catalog.inst_offsets[tiles.entry]
-    last = catalog.inst_offsets[tiles.entry + 1]
+    has_outlines = task == "segment" or catalog.counts.parts > 0
+    gain_xy, origin_xy, visible = tiles.gain_xy, tiles.origin_xy.astype(np.float64), tiles.visible_xyxy.astype(np.float64)
+    first, last = catalog.inst_offsets.take(tiles.entry), catalog.inst_offsets.take(tiles.entry + 1)
+    if task != "obb":  # outlines that the output does not show count too: see ``fastdata.augment.assemble.kept``
+        shown = visible if has_outlines else _shown(tiles, visible, view)
+        last = np.where(_has_area(shown), last, first)
     tile, instance = np.repeat(np.arange(len(first)), last - first), ragged.ranges(first, last)
+    boxes = catalog.xyxy_px.take(instance, axis=0)
     is_used = are_labels(catalog, instance, classes)
+    if task != "obb":
+        # Nearly half of all objects: told by the stored numbers, so that no more is done for them.
+        lows = (shown[:, :2] - origin_xy) / gain_xy - ROUNDING_PX
+        highs = (shown[:, 2:] - origin_xy) / gain_xy + ROUNDING_PX
+        is_used &= _overlap(boxes, np.concatenate([lows, highs], axis=1).take(tile, axis=0))
     if not is_used.all():
-        tile, instance = tile[is_used], instance[is_used]
+        used = np.flatnonzero(is_used)
+        tile, instance, boxes = tile.take(used), instance.take(used), boxes.take(used, axis=0)
 
+    # Whole rows of four doubles are what NumPy gathers and reckons with fastest.
+    raw = _twice(gain_xy).take(tile, axis=0)
+    raw *= boxes
+    raw += _twice(origin_xy).take(tile, axis=0)
+    xyxy = np.maximum(raw, _twice(visible[:, :2]).take(tile, axis=0))
+    np.minimum(xyxy, _twice(visible[:, 2:]).take(tile, axis=0), out=xyxy)
     n = len(instance)
-    gain, origin = tiles.gain_xy[tile], tiles.origin_xy[tile]
-    raw = catalog.xyxy_px[instance] * gain[:, [0, 1, 0, 1]] + origin[:, [0, 1, 0, 1]]
-    rect = tiles.visible_xyxy[tile].astype(np.float64)
-    xyxy = np.minimum(np.maximum(raw, rect[:, [0, 1, 0, 1]]), rect[:, [2, 3, 2, 3]])
     keypoints = np.zeros((n, 0, 3))
     if task == "pose" and catalog.keypoints is not None:
         keypoints = catalog.keypoints_px[instance].astype(np.float64)
-        lower, size = origin[:, None], tiles.size_hw[tile, None, ::-1]
+        lower, size = tiles.origin_xy[tile, None], tiles.size_hw[tile, None, ::-1]
         # a point on the picture's border may be rounded over it
-        keypoints[:, :, :2] = np.clip(keypoints[:, :, :2] * gain[:, None] + lower, lower, lower + size)
-        keypoints = seen_keypoints(keypoints, rect)
+        keypoints[:, :, :2] = np.clip(keypoints[:, :, :2] * gain_xy[tile, None] + lower, lower, lower + size)
+        keypoints = seen_keypoints(keypoints, visible[tile])
     found = Objects(
-        scene=tiles.scene[tile],
+        scene=tiles.scene.take(tile),
         instance=instance,
-        cls=catalog.cls[instance],
-        kind=catalog.kind[instance],
+        cls=catalog.cls.take(instance),
+        kind=catalog.kind.take(instance),
         xyxy=xyxy,
         has_outline=np.zeros(n, np.bool_),
-        is_cut=np.abs(xyxy - raw).max(axis=1, initial=0.0) > ROUNDING_PX,
+        is_cut=np.abs(xyxy - raw).max(axis=1, initial=0.0) > ROUNDING_PX if has_outlines else np.zeros(n, np.bool_),
         ring_offsets=np.zeros(n + 1, np.int64),
         point_offsets=np.zeros(1, np.int64),
         points=np.zeros((0, 2)),
         keypoints=keypoints,
     )
     if task == "obb":
-        found = _oriented(catalog, tiles, tile, gain, origin, found, raw)
-    elif catalog.counts.parts or task == "segment":
-        found = _outlined(catalog, view, task, gain, origin, rect, found)
-    is_left = (found.xyxy[:, 2] > found.xyxy[:, 0]) & (found.xyxy[:, 3] > found.xyxy[:, 1])
+        found = _oriented(catalog, tiles, tile, gain_xy[tile], tiles.origin_xy[tile], found, raw)
+    elif has_outlines:
+        found = _outlined(catalog, view, task, gain_xy[tile], tiles.origin_xy[tile], visible[tile], found)
+    is_left = _has_area(found.xyxy)
     return found if is_left.all() else found.take(is_left)
+
+
+def _shown(tiles: Tiles, visible: F64, view: View) -> F64:
+    """Return the (T, 4) parts of tiles that the output may show: beyond them no box is ever kept.
+
+    Of (T, 4) visible parts; all of these where a matrix does more than scale and move. A little too much rather than too little.
+    """
+    if not keeps_axes(view.matrix).all():
+        return visible
+    gain, shift = view.matrix[:, (0, 1), (0, 1)], view.matrix[:, :2, 2]
+    lows, highs = -shift / gain - ROUNDING_PX, (np.array(view.out_hw[::-1]) - shift) / gain + ROUNDING_PX
+    low, high = lows.take(tiles.scene, axis=0), highs.take(tiles.scene, axis=0)
+    return np.concatenate([np.maximum(visible[:, :2], low), np.minimum(visible[:, 2:], high)], axis=1)
+
+
+def _overlap(a: npt.NDArray[np.floating[Any]], b: F64) -> Bool:
+    """Tell which (N, 4) boxes have more than a border in common."""
+    out: Bool = (a[:, 0] < b[:, 2]) & (a[:, 1] < b[:, 3]) & (a[:, 2] > b[:, 0]) & (a[:, 3] > b[:, 1])
+    return out
+
+
+def _has_area(xyxy: F64) -> Bool:
+    out: Bool = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
+    return out
+
+
+def _twice(xy: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(T, 2) → (T, 4): for both corners of a box."""
+    return np.concatenate([xy, xy], axis=1)
 
 
 def _outlined(catalog: Catalog, view: View, task: str, gain: F64, origin: I64, rect: F64, found: Objects) -> Objects:

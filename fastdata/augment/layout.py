@@ -19,6 +19,10 @@ I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
 
+ENDS_AT_CENTRE = np.array([[True, True], [False, True], [True, False], [False, False]])
+"""Whether each of four tiles ends at the point where they meet, in x and in y; it begins there otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """T tiles of S scenes."""
@@ -57,16 +61,17 @@ def fitted_sizes(size_hw: npt.NDArray[np.integer], imgsz: int) -> I64:
     The rule of ``fastdata.pixels.fitted_size``, for many; said twice because the plan may not know of pixels. A test compares.
     """
     hw = np.asarray(size_hw, np.float64)
-    ratio = imgsz / hw.max(axis=1, keepdims=True)  # a float64 product below, as in the trainers
-    return np.where(ratio == 1, hw, np.clip(np.ceil(hw * ratio), 1, imgsz)).astype(np.int64)
+    long = np.maximum(hw[:, 0], hw[:, 1])
+    ratio = np.repeat(imgsz / long, 2).reshape(-1, 2)  # a float64 product below, as in the trainers
+    return np.where(ratio == 1, hw, np.minimum(np.maximum(np.ceil(hw * ratio), 1), imgsz)).astype(np.int64)
 
 
 def place(draws: Draws, catalog: Catalog, imgsz: int) -> Tiles:
     """Lay out the tiles of every scene."""
     entry, offsets = draws.tile_entry, draws.tile_offsets
     scene = draws.tile_scene
-    record = catalog.entry_record[entry].astype(np.int64)
-    source = catalog.entry_rect[entry]
+    record = catalog.entry_record.take(entry).astype(np.int64)
+    source = catalog.entry_rect.take(entry, axis=0)
     original_hw = _original_hw(catalog, entry, record, source)
     size_hw = fitted_sizes(original_hw, imgsz)
     count = offsets[1:] - offsets[:-1]
@@ -79,12 +84,11 @@ def place(draws: Draws, catalog: Catalog, imgsz: int) -> Tiles:
     tile_count = count[scene]
     is_four = tile_count == 4
     if is_four.any():
-        first = np.arange(len(entry)) - offsets[scene]
-        left_top = np.stack([first % 2 == 0, first < 2], axis=1)  # tiles 0 and 2 end at the centre in x, 0 and 1 in y
+        left_top = ENDS_AT_CENTRE.take(np.arange(len(entry)) - offsets[scene], axis=0, mode="clip")
         origin = np.where(is_four[:, None], draws.centre_yx[scene, ::-1] - wh * left_top, origin)
     if (tile_count == 9).any():
         origin[tile_count == 9] = _nine(wh[tile_count == 9].reshape(-1, 9, 2), imgsz).reshape(-1, 2)
-    limit = canvas_wh[scene]
+    limit = canvas_wh.take(scene, axis=0)
     corner = np.minimum(np.maximum(origin, 0), limit)
     visible = np.concatenate([corner, np.maximum(np.minimum(origin + wh, limit), corner)], axis=1)
     return Tiles(offsets, canvas_wh, scene, entry, record, source, original_hw, size_hw, origin, visible)
@@ -92,9 +96,12 @@ def place(draws: Draws, catalog: Catalog, imgsz: int) -> Tiles:
 
 def _original_hw(catalog: Catalog, entry: I64, record: I64, source: I32) -> I64:
     """A whole record is sized by its published picture, as a trainer sizes it; a part of one has only its own size."""
-    rect_hw = (source[:, 3:1:-1] - source[:, 1::-1]).astype(np.int64)
-    is_whole = (rect_hw == catalog.rec_hw[record]).all(axis=1, keepdims=True)
-    return np.where(is_whole, catalog.entry_original_hw[entry], rect_hw)
+    rec_hw = catalog.rec_hw.take(record, axis=0)
+    height, width = source[:, 3] - source[:, 1], source[:, 2] - source[:, 0]
+    is_part = np.flatnonzero((height != rec_hw[:, 0]) | (width != rec_hw[:, 1]))
+    out = catalog.entry_original_hw.take(entry, axis=0).astype(np.int64)
+    out[is_part, 0], out[is_part, 1] = height[is_part], width[is_part]
+    return out
 
 
 def _nine(wh: I64, s: int) -> I64:

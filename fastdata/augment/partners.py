@@ -86,7 +86,7 @@ def without_bad(
         raise UsageError(f"pool must have an entry that can be used, got {len(pool)} that are all bad")
     attempt = 0
     while len(todo):
-        u = rng.uniforms(keys[todo], picks, picks * attempt)[np.arange(len(todo)), pick[todo]]
+        u = rng.uniforms(keys[todo], 1, picks * attempt + pick[todo])[:, 0]
         out[todo] = entries_at(pool, rng.integers(u, len(pool)))
         todo = todo[np.isin(out[todo], unusable)]
         attempt += 1

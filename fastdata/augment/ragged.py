@@ -19,7 +19,7 @@ Bool = npt.NDArray[np.bool_]
 def offsets_of(counts: npt.NDArray[Any]) -> I64:
     """Return the (n + 1,) offsets of rows of (n,) lengths."""
     out = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=out[1:])
+    counts.cumsum(out=out[1:])
     return out
 
 
@@ -27,13 +27,15 @@ def ranges(first: npt.NDArray[Any], last: npt.NDArray[Any]) -> I64:
     """Return the indices of many ranges ``first[i]:last[i]``, one after the other; a range may be empty, not negative."""
     counts = np.asarray(last, np.int64) - first
     offsets = offsets_of(counts)
-    out: I64 = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
+    out: I64 = np.arange(offsets[-1])
+    out += (first - offsets[:-1]).repeat(counts)
     return out
 
 
 def owners(offsets: I64) -> I64:
     """Return for each element the number of the row that owns it."""
-    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    out: I64 = np.arange(len(offsets) - 1).repeat(offsets[1:] - offsets[:-1])
+    return out
 
 
 def successors(offsets: I64) -> I64:
