@@ -1,7 +1,7 @@
 """Every picture in main memory that is locked into place: the GPU reads over PCIe what it needs, and no processor helps it.
 
-A page that is locked cannot be swapped or moved, so the GPU may read it at any time; :mod:`fastdata.residency.host_memory`. What a
-batch shows is read once, by a kernel that does nothing else; :mod:`fastdata.residency.pull`.
+A page that is locked cannot be swapped or moved, so the GPU may read it at any time; :mod:`fastdata.residency.host_memory`. What
+a batch shows is read once, by a kernel that does nothing else; :mod:`fastdata.residency.pull`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _content(samples: Samples, made: Forms) -> str:
     store = samples.store
     rows = crc32c(np.ascontiguousarray(np.column_stack([made.rows, made.planes])))
     # The rule for damaged records as well: it is the first rank's that counts.
-    return f"{store.manifest.uid} {store.split} {samples.imgsz} {rows:08x} {samples.on_bad} {samples.augment}"
+    return f"{store.manifest.uid} {rows:08x} {samples.on_bad} {samples.augment}"
 
 
 def _check_copies(nbytes: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,10 @@ def test_a_tile_of_which_nothing_is_seen_has_a_row_of_zeros(tmp_path: Path) -> N
         assert np.array_equal((source.fetch(recipe).where == 0).all(axis=1), is_hidden)
         hidden += int(is_hidden.sum())
     assert hidden
+    flat = recipe.visible_xyxy.copy()
+    flat[:3, 2:] = flat[:3, :2] + [[5, 0], [0, 5], [5, 5]]
+    where = source.fetch(replace(recipe, visible_xyxy=flat)).where
+    assert (where[:3, 0] != 0).tolist() == [False, False, True]
 
 
 def test_progress_is_shown_if_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

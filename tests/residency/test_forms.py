@@ -79,24 +79,31 @@ def test_a_recipe_of_other_samples_is_refused(tmp_path: Path) -> None:
                 some.of(recipe)
 
 
-def _of_sizes(sizes: list[int]) -> Forms:
-    """Pictures of some numbers of bytes."""
-    n = len(sizes)
-    rows = np.stack([np.arange(n)] * 2 + [np.zeros(n, np.int64)] * 6, axis=1)
-    return Forms(rows, np.full(n, 3), np.arange(n), np.arange(n), np.array(sizes, np.int64), np.arange(n, dtype=np.int32))
+def _of_widths(widths: list[int]) -> Forms:
+    """Gray pictures of two rows."""
+    n = len(widths)
+    rows = np.zeros((n, 8), np.int64)
+    rows[:, ENTRY] = rows[:, RECORD] = np.arange(n)
+    rows[:, HEIGHT], rows[:, WIDTH] = 2, widths
+    return Forms(rows, np.ones(n, np.int64), np.arange(n), np.arange(n), 2 * rows[:, WIDTH], np.arange(n, dtype=np.int32))
 
 
-@given(st.lists(st.integers(1, 5000), min_size=1, max_size=60), st.one_of(st.none(), st.integers(1, 9000)))
-def test_pictures_lie_aligned_and_apart_with_slack_behind_them(sizes: list[int], limit: int | None) -> None:
+@given(
+    st.lists(st.integers(1, 2500), min_size=1, max_size=60), st.one_of(st.none(), st.integers(1, 9000)), st.sampled_from([1, 32])
+)
+def test_pictures_lie_aligned_and_apart_with_slack_behind_them(widths: list[int], limit: int | None, align: int) -> None:
     """In chunks of the stated size unless a picture is larger, and in blocks that take each picture once, in order."""
     before = module.BLOCK_NBYTES
     module.BLOCK_NBYTES = 4000
     try:
-        layout = lay_out(_of_sizes(sizes), limit)
+        layout = lay_out(_of_widths(widths), limit, align)
     finally:
         module.BLOCK_NBYTES = before
+    assert (layout.line % align == 0).all()
+    assert ((np.array(widths) <= layout.line) & (layout.line < np.array(widths) + align)).all()
+    assert np.array_equal(layout.nbytes, 2 * layout.line)
     assert (layout.start % ALIGN_NBYTES == 0).all()
-    end = layout.start + np.array(sizes)
+    end = layout.start + layout.nbytes
     for chunk, nbytes in enumerate(layout.chunk_nbytes):
         own = np.flatnonzero(layout.chunk == chunk)
         assert (layout.start[own][1:] >= end[own][:-1]).all()
@@ -104,7 +111,7 @@ def test_pictures_lie_aligned_and_apart_with_slack_behind_them(sizes: list[int],
         assert end[own[-1]] + SLACK_NBYTES <= nbytes < end[own[-1]] + SLACK_NBYTES + ALIGN_NBYTES
         assert limit is None or len(own) == 1 or nbytes <= limit + SLACK_NBYTES
     assert layout.total_nbytes == sum(layout.chunk_nbytes)
-    assert [p for _, first, last in layout.blocks for p in range(first, last)] == list(range(len(sizes)))
+    assert [p for _, first, last in layout.blocks for p in range(first, last)] == list(range(len(widths)))
     for chunk, first, last in layout.blocks:
         assert (layout.chunk[first:last] == chunk).all()
         assert last == first + 1 or end[last - 1] - layout.start[first] <= 4000
