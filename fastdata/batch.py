@@ -76,8 +76,8 @@ def make_batch(
     return {
         "img": torch.from_numpy(images) if isinstance(images, np.ndarray) else images,
         **_tensors(arrays, device),
-        "im_file": tuple(catalog.key(e) for e in recipe.entry.tolist()),
-        "ori_shape": tuple((h, w) for h, w in catalog.entry_original_hw[recipe.entry].tolist()),
+        "im_file": tuple(catalog.keys(recipe.entry)),
+        "ori_shape": tuple(map(tuple, catalog.entry_original_hw[recipe.entry].tolist())),
         "resized_shape": ((height, width),) * n,
         "ratio_pad": tuple(
             (h, w) if augmented else ((h, w), (int(left), int(top)))

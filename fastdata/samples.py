@@ -161,7 +161,7 @@ class Samples:
     @property
     def im_files(self) -> list[str]:
         """The key of each id: the picture's path in its dataset."""
-        return [self.store.catalog.key(e) for e in self.entries.tolist()]
+        return self.store.catalog.keys(self.entries)
 
     def keep_classes(self, classes: Sequence[int]) -> None:
         """Use the labels of these classes only, of those in use; ids that the store does not know are left out."""

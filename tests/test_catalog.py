@@ -67,6 +67,11 @@ def test_an_entry_is_cut_from_the_columns(catalog: Catalog) -> None:
 def test_keys_and_sizes(catalog: Catalog) -> None:
     """A key is a file name, whatever its bytes; a size is that of the rectangle."""
     assert [catalog.key(e) for e in range(2)] == ["a/ü\udcff", "b.c"]
+    assert catalog.keys(np.array([1, 0, 1])) == ["b.c", "a/ü\udcff", "b.c"]
+    assert catalog.keys(np.zeros(0, np.int64)) == []
+    for wrong in (-1, 2):
+        with pytest.raises(IndexError, match="entry must be in"):
+            catalog.keys(np.array([0, wrong]))
     assert [catalog.size_hw(e) for e in range(2)] == [(4, 5), (2, 4)]
 
 
