@@ -179,7 +179,8 @@ def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out
         if upright.any():
             kernels.draw_whole[grid](*common, *sizes, **forms)
             mixed = forms | {"ROWS": kernels.MIXED_ROWS, "num_warps": kernels.WARPS}
-            kernels.draw_mixed[grid](*common, placed["gray"], *sizes, **mixed)
+            low = grid[0], -(-height // kernels.MIXED_ROWS), grid[2]
+            kernels.draw_mixed[low](*common, placed["gray"], *sizes, **mixed)
         if not upright.all():
             narrow = forms | {"COLUMNS": kernels.NARROW}
             kernels.draw_turned[-(-width // kernels.NARROW), grid[1], grid[2]](
