@@ -9,6 +9,7 @@ Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). The numbe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -66,8 +67,14 @@ def keys(seed: int, epoch: int, stream: str, entries: npt.ArrayLike, draws: npt.
         entries: (n,) integers.
         draws: (n,) or one integer; 0 unless an entry is used more than once in an epoch.
     """
-    head = _head(int(seed), int(epoch), STREAMS[stream])
-    return _absorb(_absorb(head, np.atleast_1d(np.asarray(entries))), np.asarray(draws))
+    of: U64 = keys_of_streams(seed, epoch, (stream,), entries, draws)[0]
+    return of
+
+
+def keys_of_streams(seed: int, epoch: int, streams: Sequence[str], entries: npt.ArrayLike, draws: npt.ArrayLike = 0) -> U64:
+    """Return the (k, n) keys of k streams at once: each row is what :func:`keys` returns for one."""
+    heads = np.concatenate([_head(int(seed), int(epoch), STREAMS[stream]) for stream in streams])[:, None]
+    return _absorb(_absorb(heads, np.atleast_1d(np.asarray(entries))), np.asarray(draws))
 
 
 @lru_cache(maxsize=64)  # a few streams of a few epochs; it halves what a key costs when one sample is asked for at a time

@@ -95,6 +95,21 @@ def test_a_sequence_can_be_had_in_pieces(key: int, count: int, cut: int, first: 
     assert np.array_equal(whole, np.concatenate(pieces, 1))
 
 
+def test_each_key_may_begin_at_a_place_of_its_own() -> None:
+    """So numbers far apart are had without those between."""
+    of, first = np.array([5, 6, 7], np.uint64), np.array([0, 40, 3])
+    whole = rng.uniforms(of, 50)
+    got = rng.uniforms(of, 4, first)
+    assert got.tolist() == [whole[i, at : at + 4].tolist() for i, at in enumerate(first)]
+
+
+def test_keys_of_several_streams_are_the_keys_of_each() -> None:
+    """Also where each entry has its own draw number."""
+    names, entries, draws = ("layout", "sample", "partner"), [3, 1, 4], [0, 2, 0]
+    got = rng.keys_of_streams(9, 2, names, entries, draws)
+    assert got.tolist() == [rng.keys(9, 2, name, entries, draws).tolist() for name in names]
+
+
 def test_the_streams_have_the_numbers_that_samples_were_made_with() -> None:
     """Written down here once more, because changing one changes every sample; and no two are the same."""
     written = {"order": 1, "sample": 2, "partner": 3, "mixup": 4, "cutmix": 5, "copy_paste": 6, "substitute": 7, "layout": 8}

@@ -72,7 +72,7 @@ def assemble(
     )
     can_paste = policy.copy_paste > 0 and task != "pose"
     objects = on_canvas(catalog, tiles, View(matrix, out_hw, can_paste | (draws.role >= CUTMIX)), task, classes)
-    can_paste &= bool(objects.has_outline.any())
+    can_paste = can_paste and bool(objects.has_outline.any())
     stamps = None
     if can_paste and policy.copy_paste_mode == "flip":
         copies = mix.pasted(mix.mirrored(objects, tiles.canvas_wh), objects, policy.copy_paste)

@@ -28,12 +28,12 @@ FAR_PX = 1e9
 """A border that nothing reaches."""
 
 ROUNDING_PX = 1e-6
-"""Less than this is no cut: a box that ends with its picture may be rounded over the border."""
+"""Less than this is no cut, and not out of sight: a box that ends with its picture may be rounded over the border."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the output will show, so that outlines are fetched only where they matter: points are most of a catalog's bytes."""
+    """What the output will show, so that boxes and outlines are fetched only where they matter."""
 
     matrix: F64
     """(S, 3, 3) canvas to output."""
@@ -51,10 +51,12 @@ def are_labels(catalog: Catalog, instances: I64, classes: Collection[int] | None
 def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Collection[int] | None) -> Objects:
     """Return the objects of all tiles on their canvases, in the order of the tiles.
 
-    Crowds are left out, and with ``classes`` all others than these.
+    Crowds are left out, and with ``classes`` all others than these; of objects without outlines also those that the output will
+    not show.
     """
     has_outlines = task == "segment" or catalog.counts.parts > 0
-    gain_xy, origin_xy, visible = tiles.gain_xy, tiles.origin_xy.astype(np.float64), tiles.visible_xyxy.astype(np.float64)
+    gain_xy, visible = tiles.gain_xy, tiles.visible_xyxy.astype(np.float64)
+    gain, origin = _twice(gain_xy), _twice(tiles.origin_xy).astype(np.float64)
     first, last = catalog.inst_offsets.take(tiles.entry), catalog.inst_offsets.take(tiles.entry + 1)
     if task != "obb":  # outlines that the output does not show count too: see ``fastdata.augment.assemble.kept``
         shown = visible if has_outlines else _shown(tiles, visible, view)
@@ -63,20 +65,22 @@ def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Co
     boxes = catalog.xyxy_px.take(instance, axis=0)
     is_used = are_labels(catalog, instance, classes)
     if task != "obb":
-        # Nearly half of all objects: told by the stored numbers, so that no more is done for them.
-        lows = (shown[:, :2] - origin_xy) / gain_xy - ROUNDING_PX
-        highs = (shown[:, 2:] - origin_xy) / gain_xy + ROUNDING_PX
-        is_used &= _overlap(boxes, np.concatenate([lows, highs], axis=1).take(tile, axis=0))
+        # Half of a mosaic's objects lie out of sight: told by their stored boxes, before anything else is done for them.
+        limits = (shown - origin) / gain
+        limits[:, :2] -= ROUNDING_PX
+        limits[:, 2:] += ROUNDING_PX
+        is_used &= _overlap(boxes, limits.take(tile, axis=0))
     if not is_used.all():
         used = np.flatnonzero(is_used)
         tile, instance, boxes = tile.take(used), instance.take(used), boxes.take(used, axis=0)
 
-    # Whole rows of four doubles are what NumPy gathers and reckons with fastest.
-    raw = _twice(gain_xy).take(tile, axis=0)
+    # Whole rows of four doubles are what NumPy gathers and multiplies fastest.
+    raw = gain.take(tile, axis=0)
     raw *= boxes
-    raw += _twice(origin_xy).take(tile, axis=0)
+    raw += origin.take(tile, axis=0)
     xyxy = np.maximum(raw, _twice(visible[:, :2]).take(tile, axis=0))
     np.minimum(xyxy, _twice(visible[:, 2:]).take(tile, axis=0), out=xyxy)
+
     n = len(instance)
     keypoints = np.zeros((n, 0, 3))
     if task == "pose" and catalog.keypoints is not None:
@@ -107,16 +111,18 @@ def on_canvas(catalog: Catalog, tiles: Tiles, view: View, task: str, classes: Co
 
 
 def _shown(tiles: Tiles, visible: F64, view: View) -> F64:
-    """Return the (T, 4) parts of tiles that the output may show: beyond them no box is ever kept.
+    """Return what the output shows of the (T, 4) visible parts of tiles, but for rounding.
 
-    Of (T, 4) visible parts; all of these where a matrix does more than scale and move. A little too much rather than too little.
+    A box beyond that comes to lie beyond the frame, and no such box is ever kept. Where a matrix turns or bends, all is returned.
     """
     if not keeps_axes(view.matrix).all():
         return visible
     gain, shift = view.matrix[:, (0, 1), (0, 1)], view.matrix[:, :2, 2]
-    lows, highs = -shift / gain - ROUNDING_PX, (np.array(view.out_hw[::-1]) - shift) / gain + ROUNDING_PX
-    low, high = lows.take(tiles.scene, axis=0), highs.take(tiles.scene, axis=0)
-    return np.concatenate([np.maximum(visible[:, :2], low), np.minimum(visible[:, 2:], high)], axis=1)
+    low, high = -shift / gain, (view.out_hw[::-1] - shift) / gain
+    seen = np.concatenate([low, high], axis=1).take(tiles.scene, axis=0)
+    np.maximum(visible[:, :2], seen[:, :2], out=seen[:, :2])
+    np.minimum(visible[:, 2:], seen[:, 2:], out=seen[:, 2:])
+    return seen
 
 
 def _overlap(a: npt.NDArray[np.floating[Any]], b: F64) -> Bool:

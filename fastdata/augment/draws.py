@@ -181,20 +181,21 @@ def draw(
     if len(pool) == 0:
         raise UsageError("pool must have at least one entry, got none")
 
-    def keys(stream: str) -> npt.NDArray[np.uint64]:
-        return rng.keys(seed, epoch, stream, entry, times)
-
-    def numbers(stream: str, count: int) -> F64:
-        return rng.uniforms(keys(stream), count)
-
-    sample = numbers("sample", len(SAMPLE))
+    uses = {
+        "sample": True,
+        "layout": True,
+        "partner": policy.mosaic > 0,
+        "mixup": policy.mixup > 0,
+        "cutmix": policy.cutmix > 0,
+        "copy_paste": policy.copy_paste > 0 and policy.copy_paste_mode == "mixup",
+        "substitute": len(bad) > 0,
+    }
+    streams = [stream for stream, is_wanted in uses.items() if is_wanted]
+    keys = dict(zip(streams, rng.keys_of_streams(seed, epoch, streams, entry, times), strict=True))
+    sample = rng.uniforms(keys["sample"], len(SAMPLE))
     mixup, cutmix, paste = (
-        numbers(stream, count) if p > 0 else None
-        for stream, count, p in (
-            ("mixup", 2 + 2 * _MIXUP_ORDER - 1, policy.mixup),
-            ("cutmix", 3 + 3 * REGIONS, policy.cutmix),
-            ("copy_paste", ROLES, policy.copy_paste if policy.copy_paste_mode == "mixup" else 0.0),
-        )
+        rng.uniforms(keys[stream], count) if stream in keys else None
+        for stream, count in (("mixup", 2 + 2 * _MIXUP_ORDER - 1), ("cutmix", 3 + 3 * REGIONS), ("copy_paste", ROLES))
     )
     slot, role, own = np.arange(n), np.zeros(n, np.int64), np.zeros((n, ROLES))
     if mixup is not None or cutmix is not None or paste is not None:
@@ -211,8 +212,7 @@ def draw(
             own[:, BASE_PASTE::2] = paste[:, 3:]
         slot, role = np.nonzero(exists)
 
-    # Of these streams only what is used is made: it is a tenth of a plan's time.
-    layout = rng.uniforms(keys("layout")[slot], len(LAYOUT), LAYOUT_PITCH * role)
+    layout = rng.uniforms(keys["layout"][slot], len(LAYOUT), LAYOUT_PITCH * role)
     at = {name: layout[:, i] for i, name in enumerate(LAYOUT)}
     signed = 2 * layout - 1
     count = np.where(at["mosaic"] < policy.mosaic, np.where(at["mosaic9"] < policy.mosaic9, 9, 4), 1)
@@ -221,16 +221,15 @@ def draw(
     place = np.arange(len(scene)) - tile_offsets[scene]
     tile_slot, tile_role = slot[scene], role[scene]
     tile_entry = entry[tile_slot]
-    is_picked = (place > 0) | (tile_role > 0)
-    if is_picked.any():
-        u = own[tile_slot, tile_role]
-        if policy.mosaic > 0:
-            others = np.flatnonzero(place)
+    picks, others = np.flatnonzero(place + tile_role), np.flatnonzero(place)
+    if len(picks):
+        u = own[slot, role][scene]
+        if len(others):
             number = (TILES - 1) * tile_role[others] + place[others] - 1
-            u[others] = rng.uniforms(keys("partner")[tile_slot[others]], 1, number)[:, 0]
-        tile_entry[is_picked] = picked(u[is_picked], entry, tile_slot[is_picked], policy.window, seed, epoch, pool)
+            u[others] = rng.uniforms(keys["partner"][tile_slot[others]], 1, number)[:, 0]
+        tile_entry[picks] = picked(u[picks], entry, tile_slot[picks], policy.window, seed, epoch, pool)
     if len(bad):
-        tile_entry = without_bad(bad, tile_entry, TILES * tile_role + place, PICKS, keys("substitute")[tile_slot], pool)
+        tile_entry = without_bad(bad, tile_entry, TILES * tile_role + place, PICKS, keys["substitute"][tile_slot], pool)
 
     return Draws(
         entry=tile_entry[(tile_role == BASE) & (place == 0)] if len(bad) else entry,

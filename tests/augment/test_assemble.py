@@ -8,16 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from label_kit import Thing
-from plan_kit import FLIP_IDX, PLAIN, catalog_of, draws_of, fixed
+from plan_kit import FLIP_IDX, PLAIN, catalog_of, draws_of, fixed, policies, random_catalog
 
+from fastdata.augment import canvas
 from fastdata.augment.assemble import assemble
 from fastdata.augment.draws import BASE
+from fastdata.augment.letterbox import letterbox
 from fastdata.augment.plan import plan
 from fastdata.augment.policy import Policy
+from fastdata.augment.recipe import differences
 from fastdata.catalog import Keypoints
 from fastdata.errors import UsageError
-from fastdata.labels import OBB, POLYGON
+from fastdata.labels import BOX, OBB, POLYGON
 
 
 def test_labels_of_a_mosaic_lie_where_its_tiles_do() -> None:
@@ -176,3 +181,46 @@ def test_objects_seen_whole_keep_the_box_of_the_store_and_cut_ones_get_that_of_t
         assert box(-8, task) == [2, 10, 42, 50]
         assert box(-32, task) == [0, 20, 8, 28]
     assert box(0, degrees=np.array([90.0])) == pytest.approx([20, 24, 40, 44], abs=1e-4)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 100),
+    policies(),
+    st.booleans(),
+    st.sampled_from(["detect", "pose"]),
+    st.integers(0, 2**60),
+    st.sampled_from([None, (64, 96), (32, 32)]),
+)
+def test_leaving_out_what_is_out_of_sight_changes_no_label(
+    catalog_seed: int, policy: Policy, turns: bool, task: str, seed: int, out_hw: tuple[int, int] | None
+) -> None:
+    """Every label that is there when all objects are followed to the end, however little of them is left."""
+    catalog = random_catalog(catalog_seed, most=20, kinds=(BOX,))
+    policy = fixed(policy, min_side_px=0.0, min_area_share=0.0, max_aspect=1e9)
+    if not turns:
+        policy = fixed(policy, degrees=0.0, shear=0.0, perspective=0.0)
+    entries = np.arange(len(catalog))
+    frame: dict[str, Any] = {"imgsz": 64, "out_hw": out_hw, "task": task}
+    early = plan(entries, catalog, policy, seed=seed, epoch=0, **frame), letterbox(entries, catalog, **frame)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canvas, "_shown", lambda tiles, visible, view: visible)
+        patch.setattr(canvas, "_overlap", lambda a, b: np.ones(len(a), np.bool_))
+        late = plan(entries, catalog, policy, seed=seed, epoch=0, **frame), letterbox(entries, catalog, **frame)
+    assert [differences(a, b) for a, b in zip(early, late, strict=True)] == [[], []]
+
+
+def test_objects_out_of_sight_are_left_out_before_they_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two objects side by side, the view shows the half with one."""
+    catalog = catalog_of([(64, 64)], [[Thing(1, (4, 4, 28, 60)), Thing(2, (36, 4, 60, 60))]])
+    followed: list[int] = []
+
+    def counted(*args: Any) -> canvas.Objects:
+        found = canvas.on_canvas(*args)
+        followed.append(len(found))
+        return found
+
+    monkeypatch.setattr("fastdata.augment.assemble.on_canvas", counted)
+    draws = draws_of({BASE: [0]}, translate=np.array([[0.0, 0.5]]))
+    assert assemble(draws, catalog, PLAIN, imgsz=64).labels.cls.tolist() == [2]
+    assert followed == [1]
