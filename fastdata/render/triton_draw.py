@@ -101,8 +101,10 @@ def _written(value, out, SCALED: tl.constexpr):
     """Round a level; 0..1 where the output is no byte, which is that of the rounded level."""
     shifted = value + SHIFT
     if SCALED:
-        return ((shifted - SHIFT) * (1 / 255)).to(out.dtype.element_ty)
-    return shifted.to(tl.int32, bitcast=True).to(tl.uint8)
+        written = ((shifted - SHIFT) * (1 / 255)).to(out.dtype.element_ty)
+    else:
+        written = shifted.to(tl.int32, bitcast=True).to(tl.uint8)
+    return written
 
 
 @triton.jit
