@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from fastdata.errors import UsageError
 from fastdata.trainers import ultralytics_use as use
+from fastdata.trainers.ultralytics_device import Making
 from fastdata.trainers.ultralytics_options import check_extra
 from fastdata.trainers.ultralytics_stores import Choice, given_store
 from fastdata.trainers.ultralytics_use import Settings
@@ -46,8 +47,15 @@ def accelerate(
     threads: int | None = None,
     on_bad: Literal["raise", "replan"] = "raise",
     cache: str | os.PathLike[str] | None = None,
+    device: Literal["auto", "cpu"] = "auto",
+    residency: Literal["auto", "device", "pinned", "stream", "decode"] = "auto",
+    reserve_gb: float | None = None,
 ) -> Class:
     """Return a subclass of an Ultralytics trainer whose batches come from a store.
+
+    On a GPU batches are made there, beside the training, in the trainer's form: its ``preprocess_batch`` finds all of it where it
+    wants it. If memory runs out in the first epoch or in a validation while pictures lie in GPU memory, these go, and it is tried
+    again with the batch as it was; after that, and with several GPUs, the trainer does what it always does.
 
     Args:
         trainer: ``DetectionTrainer``, ``SegmentationTrainer``, ``PoseTrainer``, ``OBBTrainer``, or a class of the user's made
@@ -61,12 +69,19 @@ def accelerate(
         threads: How many make batches; by default as the trainer's ``workers`` says, at most one a core.
         on_bad: What a damaged record does in training: ``raise``, or ``replan`` its samples without it.
         cache: Folder of the stores that are made from ``data=``, instead of the user's cache folder.
+        device: ``auto``: batches are made on the trainer's own GPU, if it has one; ``cpu``: by the processor.
+        residency: Where the GPU finds the pictures, see ``fastdata.residency``. ``auto`` streams them in the first epoch (the GPU
+            decodes JPEGs), and moves them into GPU memory, or into page-locked memory, once it is known what an epoch and a
+            validation take. Another one is for both uses; with ``auto`` the pictures of the validation are streamed.
+        reserve_gb: GPU memory that pictures leave free beside the peak of the training, GB: for a later batch with more objects.
+            A training that needs more than that in a later epoch ends, as it would by itself. ``None``: a tenth of the GPU's, at
+            least 1 GiB.
 
     Raises:
         UsageError: The class is none of these, or an argument breaks its rule.
     """
     _check_class(trainer, "Trainer", ("get_dataloader", "build_dataset"))
-    settings = _settings(store, splits, policy, threads, on_bad, cache)
+    settings = _settings(store, splits, policy, threads, on_bad, cache, Making(device, residency, reserve_gb))
 
     class Accelerated(trainer):  # type: ignore[misc, valid-type]
         """Takes its batches from a fastdata store."""
@@ -83,6 +98,23 @@ def accelerate(
             """Return the batches of one use; an earlier loader of the same use is closed."""
             return use.trainer_loader(self, settings, batch_size, rank, mode)
 
+        def auto_batch(self) -> Any:
+            """Find the batch that fits into GPU memory, with nothing of ours in it."""
+            use.close_loaders(self)
+            return super().auto_batch()
+
+        def _build_train_pipeline(self) -> None:
+            """Build the loaders; the batch that was halved, as it was if pictures can make room for it."""
+            use.build_loaders(self, super()._build_train_pipeline)
+
+        def preprocess_batch(self, batch: Any) -> Any:
+            """Bring a batch into the model's form."""
+            return super().preprocess_batch(use.checked(batch))
+
+        def validate(self) -> Any:
+            """Validate; again, if pictures can make room for it."""
+            return use.validated(self, super().validate)
+
     return _named(Accelerated, trainer)
 
 
@@ -93,6 +125,9 @@ def accelerate_validator(
     splits: Mapping[str, str] | None = None,
     threads: int | None = None,
     cache: str | os.PathLike[str] | None = None,
+    device: Literal["auto", "cpu"] = "auto",
+    residency: Literal["auto", "device", "pinned", "stream", "decode"] = "auto",
+    reserve_gb: float | None = None,
 ) -> Class:
     """Return a subclass of an Ultralytics validator that reads a store: ``model.val(validator=accelerate_validator(...))``.
 
@@ -101,13 +136,14 @@ def accelerate_validator(
     Args:
         validator: ``DetectionValidator``, ``SegmentationValidator``, ``PoseValidator``, ``OBBValidator``, or a class of the
             user's made from one of them.
-        store, splits, threads, cache: As for :func:`accelerate`.
+        store, splits, threads, cache, device, reserve_gb: As for :func:`accelerate`.
+        residency: As there; ``auto`` streams.
 
     Raises:
         UsageError: The class is none of these, or an argument breaks its rule.
     """
     _check_class(validator, "Validator", ("get_dataloader", "build_dataset"))
-    settings = _settings(store, splits, None, threads, "raise", cache)
+    settings = _settings(store, splits, None, threads, "raise", cache, Making(device, residency, reserve_gb))
 
     class Accelerated(validator):  # type: ignore[misc, valid-type]
         """Takes its batches from a fastdata store."""
@@ -132,7 +168,7 @@ def accelerate_validator(
 # How the classes are made
 
 
-def _settings(store: Any, splits: Any, policy: Any, threads: Any, on_bad: Any, cache: Any) -> Settings:
+def _settings(store: Any, splits: Any, policy: Any, threads: Any, on_bad: Any, cache: Any, making: Making) -> Settings:
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise UsageError(f"threads must be a whole number of at least 1, got {threads!r}")
     if on_bad not in ("raise", "replan"):
@@ -143,7 +179,7 @@ def _settings(store: Any, splits: Any, policy: Any, threads: Any, on_bad: Any, c
     check_extra(policy or {})
     folder = None if cache is None else os.path.abspath(cache)
     choice = Choice(given_store(store), None if splits is None else dict(splits), folder)
-    return Settings(choice, dict(policy or {}), threads, on_bad)
+    return Settings(choice, dict(policy or {}), threads, on_bad, making)
 
 
 def _check_class(given: Any, kind: str, methods: tuple[str, ...]) -> None:

@@ -10,11 +10,13 @@ epoch is done again, and however late the trainer tells a sampler; and mosaic cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fastdata.dataset import YoloDataset
+from fastdata.gpu_maker import is_out_of_memory
 from fastdata.loader import Loader
+from fastdata.trainers.ultralytics_device import OUT_OF_MEMORY, prefetch_of
 
 Clock = Callable[[], tuple[int, int | None]]
 """Says which epoch it is, from 0, and how many there will be; ``None`` where that has no meaning, as in validation."""
@@ -40,7 +42,8 @@ class TrainerLoader:
         rank: 0..world_size - 1.
         world_size: How many processes share an epoch.
         drop_last: Leave out a last batch that is not full.
-        threads: How many make batches; as many as this rank may use when ``None``.
+        threads: How many make batches.
+        on_gpu: Options of ``Loader`` that say where batches are made; none: by the processor.
     """
 
     def __init__(
@@ -51,7 +54,8 @@ class TrainerLoader:
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
-        threads: int | None = None,
+        threads: int = 1,
+        on_gpu: Mapping[str, Any] | None = None,
     ) -> None:
         self.dataset, self.batch_size, self.drop_last = dataset, dataset.batch_size, drop_last
         samples = dataset.samples
@@ -64,12 +68,16 @@ class TrainerLoader:
             shuffle=samples.augment and not samples.shapes_differ,
             drop_last=drop_last,
             threads=threads,
+            prefetch=prefetch_of(threads, on_gpu=bool(on_gpu)),
             epoch_of=self._epoch,
+            **(on_gpu or {}),
         )
         self.sampler = dataset.sampler(rank, world_size)
         """The ids of this rank. Only asked for its length, and in validation for the ids: the loader knows its own order."""
         self.num_workers = self._loader.threads
         """Threads; no process is started."""
+        self.has_kept = False
+        """Whether pictures were kept in GPU memory when this was closed."""
 
     def _epoch(self) -> int:
         """Return the epoch that begins, and let its number decide whether mosaic is closed."""
@@ -85,12 +93,40 @@ class TrainerLoader:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self._loader)
+        """Yield the batches; in training, the news that there was no memory for one in its place, see :data:`OUT_OF_MEMORY`."""
+        import torch
+
+        batches = iter(self._loader)
+        while True:
+            try:
+                # A validation asks in inference mode. What is made then and kept, as all pictures, could never be written to.
+                with torch.inference_mode(False):
+                    batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as err:
+                if not (self.dataset.samples.augment and is_out_of_memory(err)):
+                    raise
+                batch = {OUT_OF_MEMORY: err}
+            yield batch
+            del batch  # its memory goes when the trainer lets it go, not when there is another one
+
+    @property
+    def residency(self) -> str:
+        """Where the pictures are read from, see ``Loader``; ``host`` where the processor draws."""
+        return self._loader.residency
 
     def reset(self) -> None:
         """Forget what was made ahead."""
         self._loader.reset()
 
+    def release(self) -> int:
+        """Give back the GPU memory of the pictures, and keep none there from now on; returns how much that was, bytes."""
+        return self._loader.release()
+
     def close(self) -> None:
         """End the threads and free the memory for pictures."""
+        samples, residency = self.dataset.samples, self.residency
+        windowed = samples.augment and samples.policy.window is not None
+        self.has_kept = residency == "device" or (residency == "decode" and windowed)
         self._loader.close()

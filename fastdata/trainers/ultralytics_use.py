@@ -19,6 +19,14 @@ from fastdata.errors import UsageError
 from fastdata.host import usable_cores
 from fastdata.store.read import open_store
 from fastdata.terminal import say, warn
+from fastdata.trainers.ultralytics_device import (
+    OUT_OF_MEMORY,
+    Making,
+    has_yielded,
+    loader_options,
+    spare_batch,
+    validate_again,
+)
 from fastdata.trainers.ultralytics_loader import TrainerDataset, TrainerLoader
 from fastdata.trainers.ultralytics_options import check_keys, classes_of, fraction_of, policy_of, transforms_of
 from fastdata.trainers.ultralytics_stores import Choice, Place, find_places, is_store, yaml_of_store
@@ -39,6 +47,7 @@ class Settings:
     """Fields of ``Policy`` that the trainer has no argument for."""
     threads: int | None = None
     on_bad: Literal["raise", "replan"] = "raise"
+    making: Making = field(default_factory=Making)
 
 
 def read_data(trainer: Any, settings: Settings, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -91,20 +100,55 @@ def trainer_loader(trainer: Any, settings: Settings, batch_size: int, rank: int,
     rank, world_size = _rank(rank)
     dataset = trainer_dataset(trainer, settings, mode, batch_size, world_size)
     share = len(dataset) // world_size
+    training = mode == "train"
     loader = loaders[mode] = TrainerLoader(
         dataset,
         lambda: (int(getattr(trainer, "epoch", trainer.start_epoch)), int(trainer.epochs)),
         rank=rank,
         world_size=world_size,
-        drop_last=bool(trainer.args.compile) and mode == "train" and share > dataset.batch_size,
+        drop_last=bool(trainer.args.compile) and training and share > dataset.batch_size,
         threads=_threads(trainer.args, settings),
+        on_gpu=loader_options(settings.making, trainer.device, training=training, has_yielded=has_yielded(trainer)),
     )
     if rank == 0:
         _say(f"fastdata: {_what(mode)} {len(dataset):,} images of {dataset.samples.store.path}")
-    if mode == "train" and rank == 0:
+    if training and rank == 0:
         _say_what_is_left_out(trainer.args)
-        _report(trainer, dataset)
+        _report(trainer, loader)
     return loader
+
+
+def build_loaders(trainer: Any, build: Callable[[], None]) -> None:
+    """Let a trainer build its loaders, also anew after it ran out of memory, see :func:`spare_batch`.
+
+    Args:
+        trainer: With its model.
+        build: The trainer's own way to do so.
+    """
+    spare_batch(trainer, _say)
+    build()
+
+
+def close_loaders(trainer: Any) -> None:
+    """Close the loaders that a trainer has, so that it measures GPU memory without any of theirs."""
+    for loader in trainer.__dict__.get("fastdata_loaders", {}).values():
+        loader.close()
+
+
+def checked(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch.
+
+    Raises:
+        RuntimeError: There was no GPU memory for it: the error of torch, here where the trainer looks for it.
+    """
+    if OUT_OF_MEMORY in batch:
+        raise batch[OUT_OF_MEMORY]
+    return batch
+
+
+def validated(trainer: Any, validate: Callable[[], Any]) -> Any:
+    """Let a trainer validate, see :func:`validate_again`."""
+    return validate_again(trainer, validate, _say)
 
 
 def _what(mode: str) -> str:
@@ -138,7 +182,8 @@ def validator_dataset(validator: Any, settings: Settings, batch_size: int) -> Tr
 def validator_loader(validator: Any, settings: Settings, batch_size: int) -> TrainerLoader:
     """Return a validator's own loader."""
     dataset = validator_dataset(validator, settings, batch_size)
-    return TrainerLoader(dataset, lambda: (0, None), threads=_threads(validator.args, settings))
+    options = loader_options(settings.making, validator.device, training=False)
+    return TrainerLoader(dataset, lambda: (0, None), threads=_threads(validator.args, settings), on_gpu=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +246,7 @@ def _places(args: Any, data: Mapping[str, Any], splits: tuple[str, ...], setting
 
 def _threads(args: Any, settings: Settings) -> int:
     """Return how many threads make batches: the trainer's ``workers``, at most one a core. On a CPU it sets that to 0, since the
-    model needs the cores itself: then one."""
+    model needs the cores itself: then one. On a GPU as many: few have much to do, but those that decode JPEGs do."""
     if settings.threads is not None:
         return settings.threads
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -217,10 +262,16 @@ def _rank(rank: int) -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _report(trainer: Any, dataset: TrainerDataset) -> None:
-    """Write what is trained on into the run's folder; on a resume, say what is no longer as it was."""
-    samples, path = dataset.samples, Path(trainer.save_dir) / REPORT
-    now = {"store": str(samples.store.path), "split": samples.store.split, "samples": samples.fingerprint()}
+def _report(trainer: Any, loader: TrainerLoader) -> None:
+    """Write what is trained on into the run's folder, and where its pictures are at first; on a resume, say which samples are no
+    longer as they were."""
+    samples, path = loader.dataset.samples, Path(trainer.save_dir) / REPORT
+    now = {
+        "store": str(samples.store.path),
+        "split": samples.store.split,
+        "residency": loader.residency,
+        "samples": samples.fingerprint(),
+    }
     now = json.loads(json.dumps(now))
     before = _report_before(path) if trainer.resume else None
     if before is not None:
