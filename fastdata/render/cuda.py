@@ -136,11 +136,10 @@ def tables_of(recipe: Recipe, where: I64, mask_of_group: npt.NDArray[np.int32] |
     groups[:, 6] = -1 if mask_of_group is None else mask_of_group
 
     first = recipe.group_offsets[:-1]
-    is_upright = (
-        (back[:, 0, 1] == 0) & (back[:, 1, 0] == 0) & (back[:, 2, 0] == 0) & (back[:, 2, 1] == 0) & (back[:, 2, 2] == 1)
-        & (back[:, 0, 0] != 0) & (back[:, 1, 1] != 0) & (recipe.weight == 1) & ~recipe.is_masked
-        & (recipe.clip_xyxy[:, :2] <= 0).all(axis=1) & (recipe.clip_xyxy[:, 2] >= width) & (recipe.clip_xyxy[:, 3] >= height)
-    )  # fmt: skip
+    flat, clip = back.reshape(g, 9), recipe.clip_xyxy
+    is_upright = (flat.take([1, 3, 6, 7], axis=1) == 0).all(axis=1) & (flat[:, 8] == 1) & (flat[:, 0] != 0) & (flat[:, 4] != 0)
+    is_upright &= (recipe.weight == 1) & ~recipe.is_masked
+    is_upright &= (clip[:, 0] <= 0) & (clip[:, 1] <= 0) & (clip[:, 2] >= width) & (clip[:, 3] >= height)
     slots = np.empty((n, 4), np.int32)
     slots[:, 0], slots[:, 1] = first, recipe.group_offsets[1:]
     slots[:, 2] = (np.diff(recipe.group_offsets) == 1) & is_upright[np.minimum(first, max(g - 1, 0))] if g else 0
