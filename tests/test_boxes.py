@@ -133,7 +133,7 @@ def _points_near(ring: boxes.F64, x: boxes.F64, y: boxes.F64) -> int:
     return int(near.sum())
 
 
-@given(st.lists(st.tuples(st.floats(-60, 100), st.floats(-60, 100)), min_size=3, max_size=3))
+@given(st.lists(st.tuples(COORDINATE, COORDINATE), min_size=3, max_size=3))
 def test_the_area_of_a_cut_triangle_is_what_sampling_says(corners: list[tuple[float, float]]) -> None:
     """Shoelace area of the cut against counting 20 x 20 samples a pixel, within the length of the edges."""
     ring = np.array(corners)
