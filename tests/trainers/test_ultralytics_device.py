@@ -1,7 +1,7 @@
 """Where an accelerated trainer's batches are made, and how its pictures make room for the model.
 
-Real trainings on the processor, whose loader makes batches as on a GPU: ordinary memory stands for the GPU's, and pictures are
-left black, since Triton's interpreter takes a second for each.
+Real trainings on the processor, whose loader makes batches as on a GPU: ordinary memory stands for the GPU's, and the processor
+draws from there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from loader_gpu_kit import drawn_by_processor
 from ultra_kit import TINY, DetectionTrainer, DetectionValidator, dataset, settings, store, train
 from ultralytics import YOLO
 
 import fastdata.render.cuda
 from fastdata.errors import FastdataError, UsageError
+from fastdata.gpu_maker import GpuMaker
 from fastdata.loader import Loader
 from fastdata.trainers import ultralytics_device
 from fastdata.trainers.ultralytics import accelerate, accelerate_validator
@@ -38,12 +40,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the processor be a GPU that draws black."""
-
-    def black(recipe: Any, where: Any, **options: Any) -> Any:
-        return torch.zeros((len(recipe), 3, *recipe.out_hw), dtype=torch.uint8)
-
-    monkeypatch.setattr(fastdata.render.cuda, "render", black)
+    """Let the processor be a GPU."""
+    monkeypatch.setattr(fastdata.render.cuda, "unsupported", lambda device: None)
+    monkeypatch.setattr(GpuMaker, "_drawn", drawn_by_processor)
     monkeypatch.setattr(ultralytics_device, "is_gpu", lambda device: True)
     monkeypatch.setattr(Loader, "_device_of", staticmethod(lambda device: device))
 
@@ -140,6 +139,29 @@ def test_a_retry_that_does_not_count_is_due_all_the_same() -> None:
     assert (type(retries), retries) == (int, 1)
 
 
+@pytest.fixture(scope="module")
+def by_processor(small: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a training says of each epoch whose batches the processor makes."""
+    return results(small, tmp_path_factory.mktemp("cpu"), device="cpu")
+
+
+def results(small: tuple[Path, Path], run: Path, **options: Any) -> str:
+    """Losses and scores of each epoch, without the seconds."""
+    data, out = small
+    train(accelerate(DetectionTrainer, out, threads=2, **options), TINY, run, data, epochs=3)
+    with open(run / "run/results.csv") as file:
+        return "\n".join(",".join(row.split(",")[:1] + row.split(",")[2:]) for row in file)
+
+
+@pytest.mark.parametrize("residency", ["auto", "device", "pinned", "stream"])
+def test_a_training_is_the_same_wherever_its_batches_are_made(
+    residency: str, small: tuple[Path, Path], tmp_path: Path, gpu: None, by_processor: str, seen: list[tuple[bool, int, str]]
+) -> None:
+    """To the last digit that the trainer writes, validation included."""
+    assert results(small, tmp_path, residency=residency, reserve_gb=0) == by_processor
+    assert "host" not in {where for _, _, where in seen}
+
+
 def test_pictures_leave_before_the_batch_is_halved(
     small: tuple[Path, Path], tmp_path: Path, gpu: None, seen: list[tuple[bool, int, str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,14 +220,13 @@ def test_memory_that_runs_out_while_a_batch_is_made_reaches_the_trainer(
     small: tuple[Path, Path], tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks for that while it trains on a batch, not while it takes one: there the training would end."""
-    draw = fastdata.render.cuda.render
 
-    def large(recipe: Any, where: Any, **options: Any) -> Any:
+    def large(maker: GpuMaker, recipe: Any, where: Any) -> Any:
         if len(recipe) > 4:
             raise torch.OutOfMemoryError(FULL)
-        return draw(recipe, where, **options)
+        return drawn_by_processor(maker, recipe, where)
 
-    monkeypatch.setattr(fastdata.render.cuda, "render", large)
+    monkeypatch.setattr(GpuMaker, "_drawn", large)
     data, out = small
     model = train(accelerate(DetectionTrainer, out, threads=1), TINY, tmp_path, data, batch=8, epochs=1, val=False)
     assert model.trainer.batch_size == 4
@@ -216,14 +237,13 @@ def test_other_errors_end_the_training(
     small: tuple[Path, Path], tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They come out where the batch is taken."""
-    draw = fastdata.render.cuda.render
 
-    def broken(recipe: Any, where: Any, **options: Any) -> Any:
+    def broken(maker: GpuMaker, recipe: Any, where: Any) -> Any:
         if len(recipe) == 4:
             raise RuntimeError("an illegal memory access was encountered")
-        return draw(recipe, where, **options)
+        return drawn_by_processor(maker, recipe, where)
 
-    monkeypatch.setattr(fastdata.render.cuda, "render", broken)
+    monkeypatch.setattr(GpuMaker, "_drawn", broken)
     data, out = small
     with pytest.raises(FastdataError, match="an illegal memory access was encountered; in batch 0 of epoch 0"):
         train(accelerate(DetectionTrainer, out, threads=1), TINY, tmp_path, data, epochs=1)
