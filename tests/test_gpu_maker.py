@@ -286,6 +286,17 @@ def test_memory_is_given_back_in_the_middle_of_an_epoch(
     assert capsys.readouterr().err == ""
 
 
+def test_auto_takes_no_memory_any_more_once_it_was_asked_to_give_it_back(path: Path, card: Callable[[str], None]) -> None:
+    """Also where it had taken none yet: the training has run out of it."""
+    card("device")
+    loader = gpu_loader(opened(path), 2, **SETTINGS)
+    list(loader)
+    assert loader.release() == 0
+    for _ in range(2):
+        list(loader)
+        assert loader.residency == "stream"
+
+
 def test_memory_stays_given_back_when_a_loader_is_closed_and_used_again(path: Path, card: Callable[[str], None]) -> None:
     """Also where it was asked for."""
     card("device")
