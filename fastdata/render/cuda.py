@@ -104,7 +104,7 @@ def render(
 
 
 def tables_of(recipe: Recipe, where: I64, mask_of_group: npt.NDArray[np.int32] | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Return the kernels' tables, see ``triton_draw``: slots, slot_reals, groups, group_reals, tiles and a gray byte.
+    """Return the kernels' tables, see ``triton_draw``: slots, slot_reals, groups, group_reals, group_places, tiles, gray.
 
     Args:
         recipe: What to draw.
@@ -147,8 +147,17 @@ def tables_of(recipe: Recipe, where: I64, mask_of_group: npt.NDArray[np.int32] |
     slot_reals = recipe.gains.copy()
     slot_reals[:, 0] = (6.0 * recipe.gains[:, 0].astype(np.float64)) % 6
     slot_reals[slot_reals[:, 0] >= 6, 0] = 0  # rounded up to a whole turn
-    gray = np.full(ALIGNMENT, FILL, np.uint8)
-    return {"tiles": tiles, "slots": slots, "groups": groups, "slot_reals": slot_reals, "group_reals": group_reals, "gray": gray}
+    # Under a perspective coordinates are large and cancel out near the horizon: float32 would be off by a hundredth of a pixel.
+    is_perspective = bool((flat[:, 6:8] != 0).any())
+    return {
+        "tiles": tiles,
+        "slots": slots,
+        "groups": groups,
+        "slot_reals": slot_reals,
+        "group_reals": group_reals,
+        "group_places": flat.astype(np.float64 if is_perspective else np.float32),
+        "gray": np.full(ALIGNMENT, FILL, np.uint8),
+    }
 
 
 def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out: Any, channels_last: bool) -> None:
@@ -183,7 +192,7 @@ def _launch(recipe: Recipe, tables: dict[str, npt.NDArray[Any]], masks: Any, out
         if not upright.all():
             narrow = forms | {"COLUMNS": kernels.NARROW}
             kernels.draw_turned[-(-width // kernels.NARROW), grid[1], grid[2]](
-                *common, common[0] if masks is None else masks, *sizes, **narrow
+                *common, placed["group_places"], common[0] if masks is None else masks, *sizes, **narrow
             )
 
 

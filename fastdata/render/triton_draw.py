@@ -365,8 +365,15 @@ def _masked_square(address, line, right, bottom, mask):
 
 
 @triton.jit
+def _through(row, x, y):
+    """Return one coordinate of places, before the division. Summed as precisely as the matrix is, and then rounded."""
+    at = tl.load(row) * x.to(row.dtype.element_ty) + (tl.load(row + 1) * y + tl.load(row + 2))
+    return at.to(tl.float32)
+
+
+@triton.jit
 def draw_turned(
-    out, slots, slot_reals, groups, group_reals, tiles, masks, height, width, slot_stride, row_stride, channel,
+    out, slots, slot_reals, groups, group_reals, tiles, group_places, masks, height, width, slot_stride, row_stride, channel,
     STEP: tl.constexpr, SCALED: tl.constexpr, TURNS: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Draw the slots that are not upright: any transform, and any number of groups with weights, clips and masks."""
@@ -396,17 +403,18 @@ def draw_turned(
                 at = masks + (mask_number.to(tl.int64) * height + y) * width
                 painted = painted & (tl.load(at + x, mask=painted, other=0) != 0)
             if tl.max(painted.to(tl.int32), 0) > 0:
-                place = group_reals + group * 10
-                depth = tl.load(place + 6) * x_middle + (tl.load(place + 7) * y + tl.load(place + 8))
+                place = group_places + group * 9
+                u = _through(place, x_middle, y)
+                v = _through(place + 3, x_middle, y)
+                depth = _through(place + 6, x_middle, y)
                 is_before = depth > 0  # behind the viewer there is nothing to be seen
                 scale = 1.0 / tl.where(is_before, depth, 1.0)
-                u = (tl.load(place) * x_middle + (tl.load(place + 1) * y + tl.load(place + 2))) * scale
-                v = (tl.load(place + 3) * x_middle + (tl.load(place + 4) * y + tl.load(place + 5))) * scale
+                u, v = u * scale, v * scale
                 u = tl.minimum(tl.maximum(u, -FAR), FAR)
                 v = tl.minimum(tl.maximum(v, -FAR), FAR)
                 seen = painted & is_before
                 r, g, b = _seen(tiles, tl.load(fields), tl.load(fields + 1), u, v, seen, TILES)
-                weight = tl.where(painted, tl.load(place + 9), 0.0)
+                weight = tl.where(painted, tl.load(group_reals + group * 10 + 9), 0.0)
                 red += weight * (r - red)
                 green += weight * (g - green)
                 blue += weight * (b - blue)
