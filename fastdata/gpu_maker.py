@@ -31,6 +31,7 @@ from fastdata.residency.lane import Lane
 from fastdata.residency.open import Opened, Opener
 from fastdata.residency.read_ahead import will_need
 from fastdata.samples import Samples
+from fastdata.store.index import WILL_NEED
 from fastdata.terminal import say
 
 Batch = dict[str, Any]
@@ -319,7 +320,7 @@ class GpuMaker:
         if why is not None:
             return Opened(None, f"batches are drawn by the processor and copied to the GPU: {why}", fell_back=True)
         opened = self._opener.less() if self._has_released else self._opener.first(self._placement.residency)
-        if self._placement.read_ahead:
+        if self._placement.read_ahead and WILL_NEED is not None:
             import fastdata.residency.advise  # noqa: F401
         return opened
 
