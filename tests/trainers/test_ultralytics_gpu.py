@@ -91,9 +91,8 @@ def test_a_network_is_trained_and_validated_on_a_gpu(
     """Everything that touches a batch takes tensors of the GPU: losses, plots by threads, metrics. Nothing is copied twice."""
     data, out = sets[task]
     found: list[list[str]] = []
-    train(
-        accelerate(watched(TRAINERS[task], found), out, residency=residency), NETWORKS[task], tmp_path, data, plots=True, **ON_GPU
-    )
+    trainer = accelerate(watched(TRAINERS[task], found), out, residency=residency)
+    train(trainer, NETWORKS[task], tmp_path, data, plots=True, **ON_GPU)
     assert found == [[]] * 4
     with open(tmp_path / "run/results.csv") as file:
         rows = list(csv.DictReader(file))
@@ -175,7 +174,7 @@ def test_a_model_that_finds_no_memory_gets_that_of_the_pictures(
     out = store(data, tmp_path / "x.lmdb", "detect", side_px)
 
     class Hungry(DetectionTrainer):
-        """Has a GiB and half of the pictures' memory in use with every batch, and a GiB to have it in while they are there."""
+        """Wants a GiB and half of the pictures' memory with every batch, and has a GiB and what batches ahead leave of it."""
 
         need = 0
 
@@ -190,10 +189,10 @@ def test_a_model_that_finds_no_memory_gets_that_of_the_pictures(
             return super().preprocess_batch(batch)
 
     trainer = accelerate(Hungry, out, residency="device", reserve_gb=0)
-    more = {"imgsz": side_px, "batch": 16, "epochs": 1, "val": False, "device": 0, "workers": 2}
+    more = {"imgsz": side_px, "batch": 4, "epochs": 1, "val": False, "device": 0, "workers": 2}
     model = train(trainer, TINY, tmp_path, data, **more)
     training = [(size, where) for is_training, size, where in seen if is_training]
-    assert training[:2] == [(16, "device"), (16, "pinned")]
+    assert training[:2] == [(4, "device"), (4, "pinned")]
     assert {where for _, where in training[1:]} == {"pinned"}
-    assert model.trainer.batch_size == 16
-    assert capfd.readouterr().err.count("the batch stays at 16: it is tried again without pictures in GPU memory") == 1
+    assert model.trainer.batch_size == 4
+    assert capfd.readouterr().err.count("the batch stays at 4: it is tried again without pictures in GPU memory") == 1
