@@ -7,6 +7,7 @@ draws from there.
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from loader_gpu_kit import drawn_by_processor
+from numba import cloudpickle
 from ultra_kit import TINY, DetectionTrainer, DetectionValidator, dataset, settings, store, train
 from ultralytics import YOLO
 
@@ -351,3 +353,14 @@ def test_a_validator_makes_its_batches_as_the_user_asked(
     kept = {name: value for name, value in settings(tmp_path, data).items() if name in names}
     YOLO(TINY).val(validator=made, batch=2, **kept)
     assert [(size, where) for _, size, where in seen] == [(2, residency)] * 2
+
+
+def test_what_the_user_said_travels_to_other_processes(small: tuple[Path, Path], tmp_path: Path, gpu: None) -> None:
+    """By value, with the class: each rank of a training on several GPUs makes its loader of it."""
+    data, out = small
+    made = pickle.loads(cloudpickle.dumps(accelerate(DetectionTrainer, out, residency="pinned", reserve_gb=2)))
+    trainer = made(overrides=settings(tmp_path, data, model=str(TINY)))
+    trainer.setup_model()
+    trainer.stride = 32
+    loader = trainer.get_dataloader(trainer.data["train"], batch_size=4, rank=-1, mode="train")
+    assert (loader.residency, loader._loader.device, loader._loader._on_gpu.reserve_gb) == ("pinned", CPU, 2.0)
