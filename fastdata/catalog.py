@@ -281,7 +281,7 @@ class Catalog:
         """
         if len(entries) and not 0 <= int(entries.min()) <= int(entries.max()) < self.counts.entries:
             raise IndexError(f"entry must be in 0 <= e < {self.counts.entries}, got {int(entries.min())}..{int(entries.max())}")
-        offsets, stored = self.column("key_offsets"), memoryview(self.column("key_bytes"))
+        offsets, stored = self.column("key_offsets"), memoryview(self.column("key_bytes").data)
         ranges = zip(offsets[entries].tolist(), offsets[entries + 1].tolist(), strict=True)
         return [str(stored[first:last], "utf-8", "surrogateescape") for first, last in ranges]
 

@@ -407,7 +407,7 @@ class _Iteration:
         self._epoch, self._positions_of, self._plans = epoch, positions_of, plans
         # Where pictures wait for nobody a batch is a few calls of Python: more threads would only wait for its lock.
         threads = min(loader.threads, NEAR_THREADS) if maker.residency in ("device", "pinned") else loader.threads
-        self._ahead = Prefetch(make, count, threads, loader.threads * loader.prefetch)
+        self._ahead = Prefetch(make, count, threads, loader.threads * loader.prefetch, gentle=loader.device is not None)
         return self._ahead
 
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_kit import WAIT_S, all_threads_end, threads
 
+from fastdata import prefetch
 from fastdata.prefetch import Prefetch
 
 pytestmark = pytest.mark.timeout(60)
@@ -300,3 +301,36 @@ def test_an_interrupt_while_a_result_is_taken_repeats_nothing() -> None:
         next(ahead)
     assert ahead.given == 2
     assert list(ahead) == [2, 3, 4, 5]
+
+
+def test_a_gentle_iterator_gives_the_same_and_never_lets_its_consumer_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it would wait for hours before it makes what is not urgent: who waits for a result hurries it."""
+    monkeypatch.setattr(prefetch, "BUSY_SHARE", 1e6)
+    monkeypatch.setattr(prefetch, "LONGEST_S", 1e6)
+    for number, ahead in ((1, 1), (1, 4), (3, 8)):
+        assert list(Prefetch(lambda k: k, 40, number, ahead, gentle=True)) == list(range(40))
+
+
+def test_a_gentle_iterator_makes_later_what_is_not_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its consumer needs next is ready, so a new result is not begun; dropping it ends the threads that wait."""
+    monkeypatch.setattr(prefetch, "BUSY_SHARE", 1e6)
+    monkeypatch.setattr(prefetch, "LONGEST_S", 1e6)
+    begun: list[int] = []
+    ready = threading.Event()
+
+    def make(k: int) -> int:
+        begun.append(k)
+        if k == 3:
+            ready.set()
+        return k
+
+    results = Prefetch(make, 100, 2, 4, gentle=True)
+    assert next(results) == 0
+    assert ready.wait(60)
+    while not all(future.done() for future in results._waiting):
+        pass
+    assert next(results) == 1
+    assert sorted(begun) == [0, 1, 2, 3]
+    results.drop()
+    assert sorted(begun) in ([0, 1, 2, 3], [0, 1, 2, 3, 4])
+    assert next(results) == 2

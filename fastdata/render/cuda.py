@@ -218,7 +218,8 @@ def to_device(arrays: dict[str, npt.NDArray[Any]], device: Any) -> dict[str, Any
     for name, array in arrays.items():
         raw[starts[name] : starts[name] + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     moved = packed.to(device, non_blocking=True)
+    types = {name: torch.from_numpy(array[:0].reshape(-1)).dtype for name, array in arrays.items()}
     return {
-        name: moved[starts[name] : starts[name] + array.nbytes].view(torch.from_numpy(array[:0].reshape(-1)).dtype).view(array.shape)
+        name: moved[starts[name] : starts[name] + array.nbytes].view(types[name]).view(array.shape)
         for name, array in arrays.items()
     }

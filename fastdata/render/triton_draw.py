@@ -70,9 +70,9 @@ def _share(x):
 def _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS: tl.constexpr):
     """Apply colour gains to levels of 0..255, as ``reference.recolour`` does; return levels.
 
-    Hue is counted in sixths of a turn. The channels of the hexcone are ``V - V S f``, with ``f`` 0 within a sixth of the channel's
-    own hue (0, 2, 4), 1 beyond two sixths, and straight between. V and S are shares, so that limits cost nothing; and what can be
-    is a sum or product and no comparison, of which the GPU does half as many at once.
+    Hue is counted in sixths of a turn. The channels of the hexcone are ``V - V S f``, with ``f`` 0 within a sixth of the own hue of
+    the channel (0, 2, 4), 1 beyond two sixths, and straight between. V and S are shares, so that limits cost nothing; and what can
+    be is a sum or product and no comparison, of which the GPU does half as many at once.
     """
     value = tl.maximum(red, tl.maximum(green, blue))
     chroma = value - tl.minimum(red, tl.minimum(green, blue))
@@ -195,7 +195,7 @@ def _columns(up_l, up_r, line_l, line_r, right, bottom):
 
 @triton.jit
 def _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES: tl.constexpr):
-    """Return the tile that all neighbours of a block's pixels are in; -1 where it is not one tile, -2 where there is none at all."""
+    """Return the tile that all neighbours of a block's pixels are in; -1 where it is not one, -2 where there is none at all."""
     u_a, u_b = tl.fma(across, x_first.to(tl.float32), start), tl.fma(across, (x_end - 1).to(tl.float32), start)
     v_a, v_b = tl.fma(down, y_first.to(tl.float32), start_y), tl.fma(down, (y_end - 1).to(tl.float32), start_y)
     u_low, u_high = tl.minimum(u_a, u_b), tl.maximum(u_a, u_b)
@@ -240,7 +240,7 @@ def draw_whole(
             offset = (y_first + k) * row_stride + x * STEP
             _store(red, green, blue, out, bgr, channel, offset, x < width, SCALED)
         return
-    base, plane, line, tile_x, tile_y, x0, y0, x1, y1 = _tile(tiles, whole, end)
+    base, plane, line, tile_x, tile_y, _, _, _, _ = _tile(tiles, whole, end)
     u = tl.fma(tl.minimum(x, x_end - 1).to(tl.float32), across, start)
     left = tl.floor(u)
     share = u - left
