@@ -36,8 +36,8 @@ Batch = dict[str, Any]
 I64 = npt.NDArray[np.int64]
 
 GPU_THREADS, GPU_AHEAD = 8, 8
-"""Threads that make batches for a GPU where nobody says how many, at most, and batches that may be ready: streaming gathers 15,000
-pictures of 640 px a second with 8 threads on an H200's host and no more with 16, and 8 batches of 128 take 1.3 GB."""
+"""Threads that make batches for a GPU where nobody says how many, at most, and batches that may be ready: on an H200's host,
+streaming gathers 15,000 pictures of 640 px a second with 8 threads and no more with 16; 8 batches of 128 take 1.3 GB."""
 NEAR_THREADS = 2
 """Threads where pictures are in GPU memory, or where the GPU fetches them itself: 2 make more than 4 or 8."""
 

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 BUSY_SHARE = 0.5
 """Of the time between two results, in which a gentle iterator leaves the interpreter to its consumer. A training step begins with
-thousands of calls, and each gives Python's lock away for a moment: a thread that waits for the lock gets in there, and the step is
-later by all that it does. From about the middle of the step on, its backward pass and the GPU are waited for without the lock. In
+thousands of calls, and each gives Python's lock away for a moment: a thread that waits for it gets in, and the step is later by
+all that it does. From about the middle of the step on, its backward pass and the GPU are waited for without the lock. In
 a model of that on a processor, makers cost a step of 45 ms 10 % of its time, and gentle ones 3 %."""
 LONGEST_S = 0.25
 """That a gentle iterator waits at most; less when its consumer does."""

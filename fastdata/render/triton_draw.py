@@ -70,9 +70,9 @@ def _share(x):
 def _coloured(red, green, blue, hue_add, hue_mul, sat_mul, val_mul, TURNS: tl.constexpr):
     """Apply colour gains to levels of 0..255, as ``reference.recolour`` does; return levels.
 
-    Hue is counted in sixths of a turn. The channels of the hexcone are ``V - V S f``, with ``f`` 0 within a sixth of the own hue of
-    the channel (0, 2, 4), 1 beyond two sixths, and straight between. V and S are shares, so that limits cost nothing; and what can
-    be is a sum or product and no comparison, of which the GPU does half as many at once.
+    Hue is counted in sixths of a turn. The channels of the hexcone are ``V - V S f``, with ``f`` 0 within a sixth of the own hue
+    of the channel (0, 2, 4), 1 beyond two sixths, and straight between. V and S are shares, so that limits cost nothing; and what
+    can be is a sum or product and no comparison, of which the GPU does half as many at once.
     """
     value = tl.maximum(red, tl.maximum(green, blue))
     chroma = value - tl.minimum(red, tl.minimum(green, blue))

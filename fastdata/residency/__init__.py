@@ -32,9 +32,9 @@ class Fetched:
     """Where the T tiles of a recipe are."""
 
     where: I64
-    """(T, 3) address of the tile's first pixel, bytes from channel to channel (0: one gray plane stands for all three), bytes from
-    row to row; zeros for a tile of which nothing is visible. An address may be virtual: only pixels that can be seen need exist.
-    With ``staged`` it counts from the beginning of that."""
+    """(T, 3) address of the tile's first pixel, bytes from channel to channel (0: one gray plane stands for all three), bytes
+    from row to row; zeros for a tile of which nothing is visible. An address may be virtual: only pixels that can be seen need
+    exist. With ``staged`` it counts from the beginning of that."""
     staged: Any = None
     """Bytes that must be copied to the GPU first: a uint8 tensor of one dimension, page-locked where there is a GPU."""
     hold: tuple[Any, ...] = ()

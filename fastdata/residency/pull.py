@@ -1,7 +1,7 @@
 """Bring what a batch can show from page-locked host memory to the GPU: the GPU reads it over PCIe by itself.
 
-The kernels that draw could read it there too, byte by byte: 25,000 pictures a second of 640 px on an H200, for a byte that is read
-again travels again, and short reads waste the bus. Here each row travels once, in pieces of 16 bytes a thread.
+The kernels that draw could read it there too, byte by byte: 25,000 pictures a second of 640 px on an H200, for a byte that is
+read again travels again, and short reads waste the bus. Here each row travels once, in pieces of 16 bytes a thread.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def pull(recipe: Recipe, where: I64, device: Any) -> Fetched:
 
     Args:
         recipe: What will be drawn.
-        where: (T, 3) where its tiles are now, as in :class:`fastdata.residency.Fetched`: memory that the device can read, every row
-            at a multiple of ``PULLED_NBYTES``, and there to its next one.
+        where: (T, 3) where its tiles are now, as in :class:`fastdata.residency.Fetched`: memory that the device can read, every
+            row at a multiple of ``PULLED_NBYTES``, and there to its next one.
         device: A torch device.
 
     Returns:
@@ -77,5 +77,6 @@ def plan_copy(where: I64, rects: I64) -> tuple[I64, I64, int]:
     target = ends - sizes
     found = np.zeros_like(where)
     found[seen] = np.stack([target - y0 * length - x0, copy_plane, length], axis=1)
-    table = np.stack([address + y0 * line + x0, plane, line, target, copy_plane, length, rows * UNIT_NBYTES], axis=1) // UNIT_NBYTES
+    source = address + y0 * line + x0
+    table = np.stack([source, plane, line, target, copy_plane, length, rows * UNIT_NBYTES], axis=1) // UNIT_NBYTES
     return table, found, int(ends[-1]) if len(ends) else 0

@@ -13,8 +13,8 @@ WORDS = 128
 """Words of four bytes that it reads of each at once: 16 bytes for each thread of a warp, which ask for 512 in a row together."""
 WARPS = 4
 FIELDS = 7
-"""int64, of each rectangle, all but the last in units of 16 bytes: address of the first byte, distance to the next channel and row;
-place in the copy, distance there to the next channel; length of a row, which is the distance to the next one there; rows."""
+"""int64, of each rectangle, all but the last in units of 16 bytes: address of the first byte, distance to the next channel and
+row; place in the copy, distance there to the next channel; length of a row, which is the distance to the next one there; rows."""
 
 
 @triton.jit

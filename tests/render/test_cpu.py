@@ -29,6 +29,7 @@ from fastdata.render.tiles import load_tiles
 from fastdata.render.tolerance import TOLERANCES, differs, near_outlines
 from fastdata.store.read import Store
 
+
 @pytest.mark.parametrize("known", answers_kit.KNOWN, ids=lambda check: check.__name__)
 def test_a_picture_that_is_known_without_a_renderer_comes_out(known: answers_kit.Check) -> None:
     """Within one level."""

@@ -10,7 +10,6 @@ from case_kit import case
 from fastdata.render import cuda
 from fastdata.render.tiles import load_tiles
 from fastdata.residency.pull import PULLED_NBYTES, plan_copy, pull
-from fastdata.residency.visible import visible_rects
 
 
 def test_a_copy_has_every_visible_pixel_and_nothing_overlaps() -> None:
