@@ -162,8 +162,8 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
-        from fastdata.residency.device import Device
 
+        from fastdata.residency.device import Device
         from fastdata.samples import Samples
         from fastdata.store.read import open_store
 
@@ -180,10 +180,9 @@ class Bench:
 
     def add_outlines(self) -> None:
         """Make a store whose objects have outlines, invented ones: boxes cannot be cut out and pasted."""
-        from fastdata.residency.device import Device
-
         import fastdata
         from fastdata.conversion.options import ConvertOptions
+        from fastdata.residency.device import Device
         from fastdata.samples import Samples
         from fastdata.sources.scan import SourceOptions
         from fastdata.store.read import open_store
