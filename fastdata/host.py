@@ -86,7 +86,7 @@ class Storage:
 def mounts(roots: Roots = KERNEL) -> list[Mount]:
     """Return the mounts that this process sees, in the order in which they were made; none when the kernel does not say."""
     found = []
-    for line in _text(roots.proc / "self/mountinfo").splitlines():
+    for line in kernel_text(roots.proc / "self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         fields, source = left.split(), right.split()
         if len(fields) >= 6 and len(source) >= 3:
@@ -137,7 +137,7 @@ def storage_of(path: Path, roots: Roots = KERNEL) -> Storage:
     folder = folder.resolve()
     if (folder / "partition").exists():
         folder = folder.parent
-    name, flag = folder.name, _text(folder / "queue/rotational").strip()
+    name, flag = folder.name, kernel_text(folder / "queue/rotational").strip()
     if name.startswith(("vd", "xvd")):
         return told("virtual", name, "a virtual disk: what it is made of is not told to the machine")
     if flag not in ("0", "1"):
@@ -153,11 +153,11 @@ def affinity_cores() -> int:
 def cpu_quota(roots: Roots = KERNEL) -> float | None:
     """Return the cores' worth of time that the control group grants: ``inf`` for no limit, ``None`` when it cannot be told."""
     limits = []
-    for folder, version in _group_folders("cpu", roots):
+    for folder, version in group_folders("cpu", roots):
         if version == 2:
-            quota, period = [*_text(folder / "cpu.max").split(), "", ""][:2]
+            quota, period = [*kernel_text(folder / "cpu.max").split(), "", ""][:2]
         else:
-            quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+            quota, period = (kernel_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
         if quota in ("max", "-1"):
             limits.append(math.inf)
         elif quota.isdecimal() and period.isdecimal() and int(period):
@@ -175,14 +175,14 @@ def usable_cores(roots: Roots = KERNEL) -> int:
 def memory(roots: Roots = KERNEL) -> Memory:
     """Return what there is of main memory."""
     fields = {}
-    for line in _text(roots.proc / "meminfo").splitlines():
+    for line in kernel_text(roots.proc / "meminfo").splitlines():
         name, _, rest = line.partition(":")
         number = rest.removesuffix("kB").strip()
         if number.isdecimal():
             fields[name] = int(number) * 1024
     limits = []
-    for folder, version in _group_folders("memory", roots):
-        text = _text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).strip()
+    for folder, version in group_folders("memory", roots):
+        text = kernel_text(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).strip()
         if text == "max":
             limits.append(math.inf)
         elif text.isdecimal():
@@ -197,14 +197,14 @@ def usable_memory_nbytes(roots: Roots = KERNEL) -> int | None:
     return int(min(known)) if known else None
 
 
-def _group_folders(controller: str, roots: Roots) -> list[tuple[Path, int]]:
+def group_folders(controller: str, roots: Roots) -> list[tuple[Path, int]]:
     """Return the folders of this process's control group and of all groups around it, with the version of each (cgroups(7)).
 
     Every one of them may set a limit. Inside a container the path may be the one that the host sees, and the mount may show a
     part of the tree only; then the group is the mount itself.
     """
     found = []
-    for line in _text(roots.proc / "self/cgroup").splitlines():
+    for line in kernel_text(roots.proc / "self/cgroup").splitlines():
         number, names, path = [*line.split(":", 2), "", ""][:3]
         if number != "0" and controller not in names.split(","):
             continue
@@ -219,7 +219,7 @@ def _group_folders(controller: str, roots: Roots) -> list[tuple[Path, int]]:
     return found
 
 
-def _text(file: Path) -> str:
+def kernel_text(file: Path) -> str:
     """Return what a file of the kernel says; nothing when it is not there or not for us."""
     try:
         return file.read_text(encoding="utf-8", errors="surrogateescape")

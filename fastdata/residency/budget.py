@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastdata.errors import FastdataError
-from fastdata.host import KERNEL, Roots, _group_folders, _text, memory
+from fastdata.host import KERNEL, Roots, group_folders, kernel_text, memory
 
 if TYPE_CHECKING:
     from torch import device as TorchDevice
@@ -69,11 +69,11 @@ def host_available(roots: Roots = KERNEL) -> int | None:
     in either: it makes room.
     """
     left = [memory(roots).available]
-    for folder, version in _group_folders("memory", roots):
+    for folder, version in group_folders("memory", roots):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        limit, used = (_text(folder / name).strip() for name in names)
+        limit, used = (kernel_text(folder / name).strip() for name in names)
         if limit.isdecimal() and used.isdecimal():
-            told = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+            told = dict(line.split(" ", 1) for line in kernel_text(folder / "memory.stat").splitlines() if " " in line)
             prefix = "" if version == 2 else "total_"
             cached = sum(int(told.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
             left.append(max(int(limit) - max(int(used) - cached, 0), 0))
@@ -92,15 +92,23 @@ def gpu_room(gpu: GpuMemory, reserve: int) -> int:
 
 
 def choose(
-    split_nbytes: int, gpu: GpuMemory, host: int | None, codec: str, *, reserve: int | None = None, decoder: bool = True
+    split_nbytes: int,
+    gpu: GpuMemory,
+    host: int | None,
+    codec: str,
+    *,
+    locked_nbytes: int | None = None,
+    reserve: int | None = None,
+    decoder: bool = True,
 ) -> tuple[str, str]:
     """Choose where pictures are kept, once the peak of the training is known.
 
     Args:
-        split_nbytes: Of all pictures in the form in which they are used.
+        split_nbytes: Of all pictures in the form in which they are used, as they lie in GPU memory.
         gpu: Memory of the GPU, without pictures of this split in it.
         host: Main memory that is available, see :func:`host_available`.
         codec: Of the store.
+        locked_nbytes: Of all pictures as they lie in page-locked memory, where rows are padded; ``None``: as many.
         reserve: Bytes of GPU memory that stay free; ``None``: :func:`reserve_of`.
         decoder: Whether the GPU decodes JPEGs here.
 
@@ -110,6 +118,7 @@ def choose(
     reserve = reserve_of(gpu.total) if reserve is None else reserve
     room = gpu_room(gpu, reserve)
     others = gpu.total - gpu.free - gpu.reserved
+    locked_nbytes = split_nbytes if locked_nbytes is None else locked_nbytes
     split = gb(split_nbytes)
     sums = f"{gb(gpu.total)} less {gb(gpu.peak)} of training at its peak, {gb(others)} of others and {gb(reserve)} in reserve"
     if split_nbytes <= room:
@@ -118,11 +127,11 @@ def choose(
     change = f"to keep them there free {gb(split_nbytes - room)}: a smaller batch, imgsz or reserve_gb"
     if host is None:
         main = "how much main memory is available cannot be told"
-    elif split_nbytes <= host * HOST_SHARE:
+    elif locked_nbytes <= host * HOST_SHARE:
         return "pinned", f"{short}; they fit in half of the {gb(host)} of main memory that are available; {change}"
     else:
         main = (
-            f"nor in half of the {gb(host)} of main memory that are available, for which {gb(split_nbytes / HOST_SHARE)} must be"
+            f"nor in half of the {gb(host)} of main memory that are available, for which {gb(locked_nbytes / HOST_SHARE)} must be"
         )
     name = "decode" if codec == "jpeg" and decoder else "stream"
     return name, f"{short}; {main}; {change}"

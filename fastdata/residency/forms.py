@@ -41,11 +41,6 @@ class Forms:
     row_of: npt.NDArray[np.int32]
     """Row of each entry, counted from the first one; -1 for an entry that is not in use."""
 
-    @property
-    def total_nbytes(self) -> int:
-        """Bytes of all pictures."""
-        return int(self.nbytes.sum())
-
     def of(self, recipe: Recipe) -> I64:
         """Return the (T,) row of each tile's entry.
 

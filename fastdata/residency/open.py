@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 from fastdata.residency import Source
 from fastdata.residency.budget import HOST_SHARE, DoesNotFit, GpuMemory, choose, gb, gpu_memory, host_available
-from fastdata.residency.device import Device
+from fastdata.residency.device import CHUNK_NBYTES, Device
 from fastdata.residency.forms import forms
 from fastdata.residency.pinned import Pinned
+from fastdata.residency.pull import PULLED_NBYTES
+from fastdata.residency.upload import lay_out
 from fastdata.samples import Samples
 
 if TYPE_CHECKING:
@@ -162,11 +164,21 @@ class Opener:
         host = host_available()
         host = None if host is None else host // _ranks_here()
         gpu = gpu_memory(self.device) if self.device.type == "cuda" else GpuMemory(host or 0, host or 0, 0, 0)
-        nbytes = forms(self.samples).total_nbytes
-        return choose(nbytes, gpu, host, self.samples.store.manifest.codec, reserve=self.reserve_nbytes)
+        nbytes = lay_out(forms(self.samples), CHUNK_NBYTES).total_nbytes
+        return choose(
+            nbytes,
+            gpu,
+            host,
+            self.samples.store.manifest.codec,
+            locked_nbytes=self._locked_nbytes(),
+            reserve=self.reserve_nbytes,
+        )
+
+    def _locked_nbytes(self) -> int:
+        return lay_out(forms(self.samples), None, PULLED_NBYTES).total_nbytes
 
     def _check_main_memory(self, copies: int) -> None:
-        nbytes, host = copies * forms(self.samples).total_nbytes, host_available()
+        nbytes, host = copies * self._locked_nbytes(), host_available()
         if host is not None and nbytes > HOST_SHARE * host:
             raise DoesNotFit(
                 f"the {gb(nbytes)} of pictures do not fit in half of the {gb(host)} of main memory that are available"

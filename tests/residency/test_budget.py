@@ -45,6 +45,15 @@ def test_what_fits_beside_the_training_is_chosen(total: int, split: int) -> None
     assert "\n" not in why
 
 
+def test_main_memory_must_hold_pictures_as_they_lie_there() -> None:
+    """Their rows are padded for the GPU that reads them."""
+    gpu = card(24, 14)
+    assert choose(19 * GB, gpu, 40 * GB, "raw", locked_nbytes=20 * GB)[0] == "pinned"
+    name, why = choose(19 * GB, gpu, 40 * GB, "raw", locked_nbytes=21 * GB)
+    assert name == "stream"
+    assert "for which 42.0 GB must be" in why
+
+
 def test_the_reason_has_the_numbers_and_what_would_change_them() -> None:
     """They add up: 24 - 14 - 0.5 - 2.4 = 7.1 GB."""
     sums = "7.1 GB are left, 24.0 GB less 14.0 GB of training at its peak, 0.5 GB of others and 2.4 GB in reserve"

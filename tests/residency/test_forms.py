@@ -42,7 +42,7 @@ def test_entries_of_one_form_share_a_picture_and_pictures_come_in_the_order_of_t
     assert (np.diff(made.rows[made.first, RECORD]) >= 0).all()
     assert np.array_equal(made.picture[made.first], np.arange(27))
     tiles = made.rows[made.first]
-    assert made.total_nbytes == 3 * int((tiles[:, HEIGHT] * tiles[:, WIDTH]).sum())
+    assert made.nbytes.sum() == 3 * int((tiles[:, HEIGHT] * tiles[:, WIDTH]).sum())
 
 
 def test_a_gray_picture_takes_one_plane(tmp_path: Path) -> None:

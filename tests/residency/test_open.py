@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from residency_kit import stored, threads_end, trained
+from training_kit import converted
 
 from fastdata.residency.budget import DoesNotFit, GpuMemory
 from fastdata.residency.open import Opened, Opener
+from fastdata.residency.upload import SLACK_NBYTES
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -102,6 +104,18 @@ def test_main_memory_is_shared_among_the_ranks_of_a_machine(opener: Opener, monk
         opened = opener.first("pinned")
         assert name(opened) == expected
     assert "a copy for each of 8 ranks" in opened.why
+
+
+def test_main_memory_must_hold_rows_that_are_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is checked is what is taken, to the byte: rows of 48 columns take 64 bytes there."""
+    opener = Opener(trained(converted(tmp_path, "detect", 5, size_hw=[(64, 48)])), CPU, quiet=True)
+    nbytes = 5 * 3 * 64 * 64 + SLACK_NBYTES
+    for host, expected in ((2 * nbytes, "pinned"), (2 * nbytes - 2, "stream")):
+        memory(monkeypatch, gpu=GIB, host=host)
+        assert name(opener.first("pinned")) == expected
+        stream = opener.first("stream").source
+        assert stream is not None
+        assert name(opener.more(stream)) == expected
 
 
 def test_memory_of_which_nothing_is_known_is_tried(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
