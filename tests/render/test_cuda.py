@@ -66,7 +66,10 @@ def test_a_floating_output_is_the_level_over_255(dtype: Any) -> None:
     store, recipe = _one()
     levels = gpu_kit.render(store, recipe)
     got = gpu_kit.render(store, recipe, dtype=dtype)
-    want = (torch.from_numpy(levels).float() * (1 / 255)).to(dtype).float().numpy()
+    want = torch.from_numpy(levels).float() * (1 / 255)
+    if dtype is torch.bfloat16 and not WITH_GPU:  # the interpreter cuts bits off, where a GPU rounds
+        want = (want.view(torch.int32) & ~0xFFFF).view(torch.float32)
+    want = want.to(dtype).float().numpy()
     assert np.array_equal(got, want)
 
 
@@ -119,9 +122,9 @@ def test_blocks_meet_without_a_seam() -> None:
     tiles = [Tile(0, (-20, -3)), Tile(1, (280, -3)), Tile(2, (-60, 37)), Tile(3, (240, 37))]
     tiles = [replace(tile, visible=(max(tile.origin[0], 0), max(tile.origin[1], 0), 0, 0)) for tile in tiles]
     tiles = [replace(t, visible=(*t.visible[:2], t.origin[0] + 300, t.origin[1] + 40)) for t in tiles if t.visible]
-    for turn in (0.0, 4.0):
-        matrix = kit.moved(-130, 0) @ kit.scaled(0.9) @ kit.turned(turn)
-        _check(store, kit.one(store, Group(tiles, matrix), out_hw=(86, 150), gains=(0.01, 1.0, 1.2, 0.9)))
+    for turn, out_hw in ((0.0, (50, 140)), (4.0, (50, 150) if WITH_GPU else (20, 40))):
+        matrix = kit.moved(-130, -10) @ kit.scaled(0.9) @ kit.turned(turn)
+        _check(store, kit.one(store, Group(tiles, matrix), out_hw=out_hw, gains=(0.01, 1.0, 1.2, 0.9)))
 
 
 def test_upright_slots_and_others_share_a_batch() -> None:
