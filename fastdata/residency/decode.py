@@ -111,7 +111,9 @@ class Decode:
         if device.type == "cuda":
             # With its number: torchvision takes "cuda" and "cuda:0" for two GPUs.
             device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-            self._stream = _cuda().Stream(device)
+            # Of another priority than all others here. PyTorch has 32 streams of each and hands them out in turn: the 33rd is the
+            # first again, and might be one that draws.
+            self._stream = _cuda().Stream(device, priority=-1)
         self._device = device
         window = samples.policy.window if samples.augment and not samples.rect else None
         ahead = BATCHES_AHEAD * samples.batch_size if ahead is None else ahead
@@ -235,7 +237,7 @@ class Decode:
         )
         pixels = []
         for tile in load_tiles(self._store, part):
-            host = torch.empty(tile.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            host = torch.empty(tile.shape, dtype=torch.uint8, device="cpu", pin_memory=self._device.type == "cuda")
             host.numpy()[...] = tile
             # On the stream that draws: memory of the decoder's stream must have nothing queued on it.
             pixels.append(host.to(self._device, non_blocking=True))

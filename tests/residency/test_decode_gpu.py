@@ -158,3 +158,14 @@ def test_streams_that_are_far_behind_read_their_own_pictures_in_bounded_memory(t
     assert source.nbytes_device <= source.limit_nbytes
     source.close()
     assert source.nbytes_device == 0
+
+
+def test_the_decoders_stream_is_nobody_elses(shared: Path) -> None:
+    """PyTorch hands out 32 streams in turn. What draws on the decoder's own would be written over: nothing would wait for it."""
+    device = needs_cuda()
+    file = next((shared / "data/coco128").rglob("*.jpg")).read_bytes()
+    store = FileStore(("jpeg", file, simplejpeg.decode_jpeg(file).shape[:2], 3))
+    own = source_of(store, device)._stream
+    others = [torch.cuda.Stream(device) for _ in range(64)]
+    assert len({stream.cuda_stream for stream in others}) < len(others)
+    assert own.cuda_stream not in {stream.cuda_stream for stream in others}
