@@ -18,17 +18,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.recipe import Recipe
-from fastdata.batch import Masks
 from fastdata.errors import MissingExtra, UsageError
 from fastdata.residency import RESIDENCIES, Fetched, Source
-from fastdata.residency.lane import Lane
+from fastdata.residency.draw_here import draw_here
+from fastdata.residency.lane import Lane, is_lost
 from fastdata.residency.open import Opened, Opener
+from fastdata.residency.pinned_ring import Ring
 from fastdata.residency.read_ahead import will_need
 from fastdata.samples import Samples
 from fastdata.store.index import WILL_NEED
@@ -72,7 +74,7 @@ class Placement:
             if value not in known:
                 raise UsageError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         gb = self.reserve_gb
-        if gb is not None and (isinstance(gb, bool) or not isinstance(gb, (int, float)) or not 0 <= gb < math.inf):
+        if gb is not None and (isinstance(gb, bool) or not isinstance(gb, Real) or not 0 <= gb < math.inf):
             raise UsageError(f"reserve_gb must be a number of at least 0, or None, got {gb!r}")
 
 
@@ -193,12 +195,13 @@ class GpuMaker:
         self, samples: Samples, device: Any, placement: Placement, *, ahead: int, ranks: int = 1, quiet: bool = False
     ) -> None:
         self._samples, self._device, self._placement, self._quiet = samples, device, placement, quiet
-        reserve = None if placement.reserve_gb is None else int(placement.reserve_gb * 1e9)
+        reserve = None if placement.reserve_gb is None else int(min(placement.reserve_gb, 1e6) * 1e9)
         self._ahead = ahead
         self._opener = Opener(samples, device, reserve, ahead, ranks, quiet)
         self._opened: Opened | None = None
         self._has_kernels = False
         self._has_seen_epoch = self._has_tried = self._has_released = False
+        self._ring = Ring(device)  # where the processor draws
         self._lanes: deque[Lane] = deque()
         self._queued: deque[Any] = deque()
         self._making = 0
@@ -217,7 +220,13 @@ class GpuMaker:
         return "no batch was asked for yet" if self._opened is None else self._opened.why
 
     def ready(self) -> None:
-        """Open the pictures if they are not: before any batch is made. In the consumer's thread."""
+        """Open the pictures if they are not: before any batch is made. In the consumer's thread.
+
+        Raises:
+            UsageError: This process was forked from one that uses GPUs.
+        """
+        if is_lost(self._device):
+            raise UsageError(f"{self._device} must be used by a process that was spawned, got one that was forked; use 'spawn'")
         if self._opened is None:
             self._opened = self._open()
             if self._opened.fell_back:
@@ -290,7 +299,7 @@ class GpuMaker:
         Returns:
             How much that was, bytes.
         """
-        source = None if self._opened is None else self._opened.source
+        source = None if self._opened is None or is_lost(self._device) else self._opened.source
         self._has_released = True
         if source is None or not (freed := source.nbytes_device):
             return 0
@@ -304,8 +313,13 @@ class GpuMaker:
 
     def close(self) -> None:
         """Let go of pictures and streams. The next batch opens them again."""
+        if is_lost(self._device):
+            return
         self._replace(None)
+        self._ring.close()
+        self._ring = Ring(self._device)
         self._lanes.clear()
+        self._has_tried = False
         self._queued.clear()
 
     def _open(self) -> Opened:
@@ -392,11 +406,7 @@ class GpuMaker:
             if staged is not None:
                 staged = staged.to(self._device, non_blocking=True)  # alive until all is told: its memory is this stream's
                 where = where + np.where(where[:, 2:] != 0, [[staged.data_ptr(), 0, 0]], 0)
-            order = self._area_order(recipe)
-            with _LAUNCHING:
-                img = self._drawn(recipe, where)
-                masks = self._masks(recipe, order)
-            batch = self._samples.batch(recipe, img, self._device, masks)
+            batch = self._batch(recipe, lambda: self._drawn(recipe, where))
         finally:
             done = lane.mark(fetched.hold)
         return Made(batch, done)
@@ -413,35 +423,27 @@ class GpuMaker:
         """Draw a batch by the processor and have it copied."""
         import torch
 
-        # PyTorch keeps page-locked memory to be used again, and hands it out when what was copied from it has been copied.
-        host = torch.empty(self._samples.shape_of(ids), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
-        recipe, _ = self._samples.draw(ids, epoch, out=host.numpy())
-        img = host.to(self._device, non_blocking=True)
-        if self._placement.dtype != "uint8":
-            img = img.to(torch.float32).mul_(1 / 255).to(getattr(torch, self._placement.dtype))
-        if self._placement.channels_last:
-            img = img.contiguous(memory_format=torch.channels_last)
-        order = self._area_order(recipe)
+        recipe, buffer, host = draw_here(self._samples, ids, epoch, self._ring)
+        try:
+            form = torch.channels_last if self._placement.channels_last else torch.contiguous_format
+            img = host.to(self._device, non_blocking=True, copy=True).contiguous(memory_format=form)
+            if self._placement.dtype != "uint8":
+                img = img.to(torch.float32).mul_(1 / 255).to(getattr(torch, self._placement.dtype))
+            batch = self._batch(recipe, lambda: img)
+        finally:
+            done = lane.mark((buffer,))
+        return Made(batch, done)
+
+    def _batch(self, recipe: Recipe, draw: Callable[[], Any]) -> Batch:
+        """Return a batch whose masks the GPU fills, where it can."""
+        order = masks = None
+        if recipe.task == "segment" and self._has_kernels:
+            from fastdata.render.cuda_masks import area_order, batch_masks
+
+            order = area_order(recipe.labels)
         with _LAUNCHING:
-            masks = self._masks(recipe, order)
-        batch = self._samples.batch(recipe, img, self._device, masks)
-        return Made(batch, lane.mark(()))
-
-    def _area_order(self, recipe: Recipe) -> I64 | None:
-        """Return the order of a batch's masks; ``None`` where the GPU draws none."""
-        if recipe.task != "segment" or not self._has_kernels:
-            return None
-        from fastdata.render.cuda_masks import area_order
-
-        return area_order(recipe.labels)
-
-    def _masks(self, recipe: Recipe, order: I64 | None) -> Masks | None:
-        """Have the GPU fill the masks of a batch, where it does that."""
-        if order is None:
-            return None
-        from fastdata.render.cuda_masks import class_masks, overlap_masks, separate_masks
-
-        labels, out_hw, ratio = recipe.labels, recipe.out_hw, self._samples.mask_ratio
-        ranks, order = overlap_masks(labels, out_hw, ratio, self._device, order)
-        own = ranks if self._samples.overlap_mask else separate_masks(labels, out_hw, ratio, self._device)
-        return own, class_masks(ranks, order, labels), order
+            img = draw()
+            if order is not None:
+                ratio, overlap = self._samples.mask_ratio, self._samples.overlap_mask
+                masks = batch_masks(recipe.labels, recipe.out_hw, ratio, self._device, order, overlap=overlap)
+        return self._samples.batch(recipe, img, self._device, masks)

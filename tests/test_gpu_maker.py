@@ -370,6 +370,18 @@ def test_the_processor_draws_where_the_gpu_cannot(
     assert capsys.readouterr().err.count(why) == 1
 
 
+def test_auto_moves_up_again_in_a_loader_that_was_closed(path: Path, card: Callable[[str], None]) -> None:
+    """Nothing has changed but that it was closed."""
+    card("device")
+    loader = gpu_loader(opened(path), 2, **SETTINGS)
+    for _ in range(2):
+        list(loader)
+    assert loader.residency == "device"
+    loader.close()
+    list(loader)
+    assert loader.residency == "device"
+
+
 def test_only_the_first_rank_says_something(path: Path, card: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     """All of them do the same."""
     card("device")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_kit
+import numpy as np
 import pytest
 import torch
 from loader_gpu_kit import ON_GPU, assert_same, drawn, gpu_loader, maker_of
@@ -303,6 +304,9 @@ def test_labels_can_be_changed_one_by_one(path: Path) -> None:
         ({"dtype": "float64"}, "dtype must be one of uint8, float16, bfloat16, float32, got 'float64'"),
         ({"reserve_gb": -1}, "reserve_gb must be a number of at least 0, or None, got -1"),
         ({"reserve_gb": float("nan")}, "reserve_gb must be a number"),
+        ({"reserve_gb": float("inf")}, "reserve_gb must be a number"),
+        ({"reserve_gb": True}, "reserve_gb must be a number"),
+        ({"reserve_gb": "1"}, "reserve_gb must be a number"),
         (
             {"device": None, "residency": "device"},
             "residency, reserve_gb, dtype, channels_last and read_ahead must come with a GPU",
@@ -313,6 +317,12 @@ def test_arguments_that_break_their_rule(options: dict[str, Any], says: str, pat
     """Refused when the loader is made."""
     with pytest.raises(UsageError, match=says):
         gpu_loader(opened(path), 2, imgsz=64, **options)
+
+
+@pytest.mark.parametrize(("gb", "nbytes"), [(0, 0), (np.float32(0.5), 500_000_000), (1e300, 10**15), (10**400, 10**15)])
+def test_any_number_can_be_a_reserve(gb: Any, nbytes: int, path: Path) -> None:
+    """NumPy's own, and one that no float holds: then no picture is kept."""
+    assert maker_of(gpu_loader(opened(path), 2, imgsz=64, reserve_gb=gb))._opener.reserve_nbytes == nbytes
 
 
 def test_ordinary_memory_stands_for_no_gpu_by_itself(path: Path) -> None:

@@ -213,7 +213,7 @@ def to_device(arrays: dict[str, npt.NDArray[Any]], device: Any) -> dict[str, Any
         starts[name] = nbytes
         nbytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     # torch keeps page-locked memory for the next one to ask, and gives it out only when the copy from it is done.
-    packed = torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    packed = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
     raw: U8 = packed.numpy()
     for name, array in arrays.items():
         raw[starts[name] : starts[name] + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -95,6 +95,27 @@ def class_masks(masks: torch.Tensor, order: I64, labels: Labels) -> torch.Tensor
     return out
 
 
+def batch_masks(
+    labels: Labels, out_hw: tuple[int, int], ratio: int, device: torch.device, order: I64, *, overlap: bool
+) -> tuple[torch.Tensor, torch.Tensor, I64]:
+    """Return ``masks`` and ``sem_masks`` of a batch, and the objects in the order of overlap masks.
+
+    Args:
+        labels: N objects of B slots.
+        out_hw: H, W of the pictures.
+        ratio: r, how much smaller masks are than pictures, at least 1.
+        device: Where to fill.
+        order: From :func:`area_order`.
+        overlap: Whether ``masks`` are overlap masks, or one for each object.
+
+    Raises:
+        UsageError: The ratio is below 1, or leaves no pixel.
+    """
+    ranks, order = overlap_masks(labels, out_hw, ratio, device, order)
+    masks = ranks if overlap else separate_masks(labels, out_hw, ratio, device)
+    return masks, class_masks(ranks, order, labels), order
+
+
 def group_masks(recipe: Recipe, device: torch.device) -> tuple[torch.Tensor, I32]:
     """Fill the shapes of the masked groups.
 
@@ -169,7 +190,8 @@ def _sent(device: torch.device, tables: list[tuple[Array, type]]) -> list[Any]:
     for table, kind in tables:
         starts.append(end)
         end += -(-table.size * np.dtype(kind).itemsize // ALIGNMENT) * ALIGNMENT
-    host = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")  # torch keeps it until the copy is done
+    # torch keeps it until the copy is done.
+    host = torch.empty(end, dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
     flat = host.numpy()
     for start, (table, kind) in zip(starts, tables, strict=True):
         flat[start : start + table.size * np.dtype(kind).itemsize].view(kind)[:] = table.reshape(-1)

@@ -118,8 +118,9 @@ class _Arena:
         """Take all memory."""
         import torch
 
-        # On the stream that copies: memory that another stream has let go may still be read there.
-        with torch.cuda.stream(self._stream):
+        # On the stream that copies: memory that another stream has let go may still be read there. Not in inference mode, which
+        # may be the caller's: no other thread could write to tensors of it.
+        with torch.cuda.stream(self._stream), torch.inference_mode(False):
             for nbytes in sizes:
                 self.chunks.append(torch.empty(nbytes, dtype=torch.uint8, device=self._device))
 

@@ -52,6 +52,11 @@ class Lane:
         self._held.clear()
 
 
+def is_lost(device: Any) -> bool:
+    """Return whether this process was forked from one that uses GPUs: it has neither these nor threads that it might wait for."""
+    return bool(device.type == "cuda" and _cuda()._is_in_bad_fork())
+
+
 def _cuda() -> Any:
     """Return ``torch.cuda``, whose streams and events have no types."""
     import torch

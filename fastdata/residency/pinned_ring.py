@@ -83,9 +83,9 @@ class Ring:
         # A power of two: PyTorch rounds page-locked memory up to one, and batches differ in what is seen of their tiles.
         nbytes = 1 << max(self._largest, nbytes, 1).bit_length()
         if self._device.type != "cuda":
-            return torch.empty(nbytes, dtype=torch.uint8)
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         with torch.cuda.device(self._device):  # or pages would be locked for, and a context made on, the first GPU
-            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def _give_back(self, buffer: Buffer, event: Any) -> None:
         with self._lock:

@@ -94,14 +94,10 @@ class TrainerLoader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches; in training, the news that there was no memory for one in its place, see :data:`OUT_OF_MEMORY`."""
-        import torch
-
         batches = iter(self._loader)
         while True:
             try:
-                # A validation asks in inference mode. What is made then and kept, as all pictures, could never be written to.
-                with torch.inference_mode(False):
-                    batch = next(batches)
+                batch = next(batches)
             except StopIteration:
                 return
             except RuntimeError as err:

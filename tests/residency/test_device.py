@@ -55,6 +55,15 @@ def test_memory_comes_in_chunks_and_its_size_is_told(tmp_path: Path, small: None
     assert source.nbytes_device < 1.01 * 175_680 + 1000
 
 
+def test_pictures_can_be_uploaded_in_inference_mode_and_with_another_default_device(tmp_path: Path, small: None) -> None:
+    """A validation makes its loader's first batch there; other threads write to the memory, which are in no mode."""
+    samples = kit.trained(kit.stored(tmp_path))
+    with torch.inference_mode(), torch.device("meta"):
+        source = Device(samples, kit.CPU, progress=False, threads=2)
+    assert not any(chunk.is_inference() for chunk in source.fetch(samples.recipe([0])).hold)
+    assert kit.agree(source, samples) >= len(samples)
+
+
 def test_recipes_are_looked_up_by_several_threads_at_once(tmp_path: Path) -> None:
     """Each gets its own."""
     samples = kit.trained(kit.stored(tmp_path))
