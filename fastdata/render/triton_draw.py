@@ -194,6 +194,22 @@ def _columns(up_l, up_r, line_l, line_r, right, bottom):
 
 
 @triton.jit
+def _upright(row, groups, group_reals):
+    """Return what an upright slot's only group is: ``u = across x + start``, ``v = down y + start_y``, and its tiles."""
+    group = tl.load(row)
+    place = group_reals + group * 10
+    fields = groups + group * 8
+    return tl.load(place), tl.load(place + 2), tl.load(place + 4), tl.load(place + 5), tl.load(fields), tl.load(fields + 1)
+
+
+@triton.jit
+def _colours(row, slot_reals, slot):
+    """Return whether a slot is BGR, and its gains."""
+    gains = slot_reals + slot * 4
+    return tl.load(row + 3) != 0, tl.load(gains), tl.load(gains + 1), tl.load(gains + 2), tl.load(gains + 3)
+
+
+@triton.jit
 def _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES: tl.constexpr):
     """Return the tile that all neighbours of a block's pixels are in; -1 where it is not one, -2 where there is none at all."""
     u_a, u_b = tl.fma(across, x_first.to(tl.float32), start), tl.fma(across, (x_end - 1).to(tl.float32), start)
@@ -219,18 +235,13 @@ def draw_whole(
     row = slots + slot * 4
     if tl.load(row + 2) == 0:
         return
-    group = tl.load(row)
-    place = group_reals + group * 10
-    across, start, down, start_y = tl.load(place), tl.load(place + 2), tl.load(place + 4), tl.load(place + 5)
-    first, end = tl.load(groups + group * 8), tl.load(groups + group * 8 + 1)
+    across, start, down, start_y, first, end = _upright(row, groups, group_reals)
     x_first, y_first = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS
     x_end, y_end = tl.minimum(x_first + COLUMNS, width), tl.minimum(y_first + ROWS, height)
     whole = _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES)
     if whole == -1:
         return
-    bgr = tl.load(row + 3) != 0
-    hue_add, hue_mul = tl.load(slot_reals + slot * 4), tl.load(slot_reals + slot * 4 + 1)
-    sat_mul, val_mul = tl.load(slot_reals + slot * 4 + 2), tl.load(slot_reals + slot * 4 + 3)
+    bgr, hue_add, hue_mul, sat_mul, val_mul = _colours(row, slot_reals, slot)
     out += slot.to(tl.int64) * slot_stride
     x = x_first + tl.arange(0, COLUMNS)
     if whole == -2:
@@ -269,17 +280,12 @@ def draw_mixed(
     row = slots + slot * 4
     if tl.load(row + 2) == 0:
         return
-    group = tl.load(row)
-    place = group_reals + group * 10
-    across, start, down, start_y = tl.load(place), tl.load(place + 2), tl.load(place + 4), tl.load(place + 5)
-    first, end = tl.load(groups + group * 8), tl.load(groups + group * 8 + 1)
+    across, start, down, start_y, first, end = _upright(row, groups, group_reals)
     x_first, y_first = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS
     x_end, y_end = tl.minimum(x_first + COLUMNS, width), tl.minimum(y_first + ROWS, height)
     if _whole(tiles, first, end, across, start, down, start_y, x_first, x_end, y_first, y_end, TILES) != -1:
         return
-    bgr = tl.load(row + 3) != 0
-    hue_add, hue_mul = tl.load(slot_reals + slot * 4), tl.load(slot_reals + slot * 4 + 1)
-    sat_mul, val_mul = tl.load(slot_reals + slot * 4 + 2), tl.load(slot_reals + slot * 4 + 3)
+    bgr, hue_add, hue_mul, sat_mul, val_mul = _colours(row, slot_reals, slot)
     out += slot.to(tl.int64) * slot_stride
     x = x_first + tl.arange(0, COLUMNS)
     is_column = x < width
@@ -382,9 +388,7 @@ def draw_turned(
     if tl.load(row + 2) != 0:
         return
     first_group, end_group = tl.load(row), tl.load(row + 1)
-    bgr = tl.load(row + 3) != 0
-    hue_add, hue_mul = tl.load(slot_reals + slot * 4), tl.load(slot_reals + slot * 4 + 1)
-    sat_mul, val_mul = tl.load(slot_reals + slot * 4 + 2), tl.load(slot_reals + slot * 4 + 3)
+    bgr, hue_add, hue_mul, sat_mul, val_mul = _colours(row, slot_reals, slot)
     out += slot.to(tl.int64) * slot_stride
     x = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     y_first = tl.program_id(1) * ROWS
