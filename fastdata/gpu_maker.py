@@ -194,13 +194,12 @@ class GpuMaker:
     def __init__(
         self, samples: Samples, device: Any, placement: Placement, *, ahead: int, ranks: int = 1, quiet: bool = False
     ) -> None:
-        self._samples, self._device, self._placement, self._quiet = samples, device, placement, quiet
+        self._samples, self._device, self._placement = samples, device, placement
         reserve = None if placement.reserve_gb is None else int(min(placement.reserve_gb, 1e6) * 1e9)
-        self._ahead = ahead
+        self._ahead, self._quiet = ahead, quiet
         self._opener = Opener(samples, device, reserve, ahead, ranks, quiet)
         self._opened: Opened | None = None
-        self._has_kernels = False
-        self._has_seen_epoch = self._has_tried = self._has_released = False
+        self._has_kernels = self._has_seen_epoch = self._has_tried = self._has_released = False
         self._ring = Ring(device)  # where the processor draws
         self._lanes: deque[Lane] = deque()
         self._queued: deque[Any] = deque()
@@ -260,17 +259,19 @@ class GpuMaker:
             BadRecord: A record is damaged; the message begins with the key of its entry.
         """
         with self._change:
-            opened = self._opened
+            if (opened := self._opened) is None:
+                raise UsageError("the loader must be open while a batch is made, got one that was closed meanwhile")
             self._making += 1
-        assert opened is not None
-        lane = self._lane()
         try:
-            with lane.used():
-                if opened.source is None:
-                    return self._by_host(lane, ids, epoch)
-                return self._by_gpu(lane, opened.source, ids, epoch, recipe)
+            lane = self._lane()
+            try:
+                with lane.used():
+                    if opened.source is None:
+                        return self._by_host(lane, ids, epoch)
+                    return self._by_gpu(lane, opened.source, ids, epoch, recipe)
+            finally:
+                self._lanes.append(lane)
         finally:
-            self._lanes.append(lane)
             with self._change:
                 self._making -= 1
                 self._change.notify_all()

@@ -76,6 +76,27 @@ def test_what_the_processor_draws_into_is_given_back_when_a_batch_fails(path: Pa
         assert len(maker._ring._waiting) >= 1
 
 
+@pytest.mark.timeout(30)
+def test_a_batch_that_cannot_be_begun_leaves_nothing_to_wait_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that gives no stream, or a loader that was closed: closing it then would wait for ever."""
+    loader = gpu_loader(opened(path), 2, **SETTINGS)
+    maker = maker_of(loader)
+    maker.ready()
+
+    def fails(device: Any) -> Any:
+        raise RuntimeError("CUDA error: out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fastdata.gpu_maker.Lane", fails)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            maker.make(np.arange(2), 0)
+    loader.close()
+    with pytest.raises(UsageError, match="must be open while a batch is made"):
+        maker.make(np.arange(2), 0)
+    loader.close()
+    assert len(list(loader)) == 6
+
+
 def test_a_fork_of_a_process_that_uses_gpus_is_told_what_to_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no GPU; to let go of a loader must not wait for threads of the parent, nor ask the GPU."""
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
