@@ -60,7 +60,7 @@ def test_the_wheel_says_name_version_licence_and_command(wheel: Path) -> None:
     assert message["Requires-Python"] == ">=3.11"
     assert licences
     assert "fastdata = fastdata.cli:main" in commands
-    assert set(message.get_all("Provides-Extra", [])) == {"train", "albumentations", "turbojpeg", "monitor", "all"}
+    assert set(message.get_all("Provides-Extra", [])) == {"train", "decode", "albumentations", "turbojpeg", "monitor", "all"}
     if (ROOT / "README.md").exists():
         assert message.get_payload() == (ROOT / "README.md").read_text()
 

@@ -64,8 +64,12 @@ class Pool:
         self._lines: dict[Connection, subprocess.Popen[bytes]] = {}
         self._busy: dict[Connection, list[tuple[int, list[Job]]]] = {}
         if workers > 1:
-            for _ in range(workers):
-                self._start()
+            try:
+                for _ in range(workers):
+                    self._start()
+            except BaseException as err:
+                self.__exit__(type(err), err, err.__traceback__)
+                raise
 
     def _start(self) -> None:
         settings, fds = self._table.share()
@@ -83,7 +87,10 @@ class Pool:
         theirs.close()
         self._lines[ours] = worker
         self._busy[ours] = []
-        ours.send((self._setup, settings, fds, self._memory_fd))
+        try:
+            ours.send((self._setup, settings, fds, self._memory_fd))
+        except (BrokenPipeError, ConnectionResetError):  # as it is, the command would take it for its own output's end
+            raise self._death(ours) from None
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Done, npt.NDArray[np.uint8]]]:
         """Yield each job's result and its payload, in order. A payload is valid until the next one is asked for.
@@ -159,10 +166,9 @@ class Pool:
         keys = [job.key for _, block in self._busy[line][:1] for job in block]
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         hint = "; out of memory? try fewer --workers" if code == -signal.SIGKILL else ""
-        first, last = (keys[0], keys[-1]) if keys else ("?", "?")
+        busy = f"while converting one of {keys[0]} ... {keys[-1]}" if keys else "before it had anything to do"
         return WorkerDied(
-            f"a worker process must answer, got {how}{hint}, while converting one of {first} ... {last}; "
-            "run the same command again to continue where it stopped"
+            f"a worker process must answer, got {how}{hint}, {busy}; run the same command again to continue where it stopped"
         )
 
     def _payload(self, done: Done) -> npt.NDArray[np.uint8]:

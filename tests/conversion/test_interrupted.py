@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import convert_kit as kit
 import pytest
@@ -19,7 +20,7 @@ import fastdata
 from fastdata.conversion import run as running
 from fastdata.conversion.options import ConvertOptions
 from fastdata.conversion.run import convert
-from fastdata.errors import StoreError, UsageError
+from fastdata.errors import FastdataError, StoreError, UsageError
 from fastdata.store.write import StoreWriter
 
 IMAGES = 240
@@ -173,6 +174,21 @@ def test_a_worker_that_dies_is_named_and_the_run_can_be_continued(
     assert "Traceback" not in errors
     convert(dataset, tmp_path / "out.lmdb", ConvertOptions(imgsz=None, codec="raw"))
     assert kit.store_bytes(tmp_path / "out.lmdb") == undisturbed["out.lmdb"]
+
+
+def test_a_worker_that_dies_before_it_begins_is_told_as_well(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broken pipe is not taken for one of the command's output, which ends without a word."""
+
+    class Dead(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__([sys.executable, "-c", ""], **options)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Dead)
+    with pytest.raises(FastdataError, match="a worker process must answer, got exit code 0, before it had anything to do; run the"):
+        convert(dataset, tmp_path / "out.lmdb", ConvertOptions(imgsz=None, codec="raw", workers=2))
 
 
 def test_a_full_disk_ends_in_a_plain_error_and_what_was_written_can_be_continued(
