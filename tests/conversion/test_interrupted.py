@@ -187,7 +187,7 @@ def test_a_worker_that_dies_before_it_begins_is_told_as_well(
             self.wait()
 
     monkeypatch.setattr(subprocess, "Popen", Dead)
-    with pytest.raises(FastdataError, match="a worker process must answer, got exit code 0, before it had anything to do; run the"):
+    with pytest.raises(FastdataError, match="a worker process must answer, got exit code 0, before it had anything to do"):
         convert(dataset, tmp_path / "out.lmdb", ConvertOptions(imgsz=None, codec="raw", workers=2))
 
 
